@@ -165,7 +165,7 @@ def _version(smi: ModuleType, gpus: Collection[Sequence[Any]]) -> str:
 
 
 def _gpu(smi: ModuleType, index: int, handles: Sequence[Any], root: Path) -> Gpu:
-    parts = sorted((_partition(smi, one) for one in handles), key=lambda one: one.number)
+    parts = sorted((_partition(smi, handle) for handle in handles), key=lambda one: one.number)
     first = parts[0].handle
     uuid = smi.amdsmi_get_gpu_device_uuid(first).lower()
     asic = smi.amdsmi_get_gpu_asic_info(first)

@@ -38,7 +38,9 @@ def cut(gpu_uuid: str, before: str, after: str, root: Path = ROOT) -> Gpu:
         gpu, board = _gpu(driver, gpu_uuid, root)
         old, new = read_placements(before, board), read_placements(after, board)
         _require_between(gpu, old, new)
-        _require_free(gpu, [one for one in gpu.instances if not _stays(one, old, new)])
+        _require_free(
+            gpu, [instance for instance in gpu.instances if not _stays(instance, old, new)]
+        )
         try:
             _make(driver, gpu, old, new, root)
         except SlicewiseError as error:
@@ -59,11 +61,11 @@ def _alone(root: Path) -> Iterator[None]:
 
 
 def _gpu(driver: Driver, gpu_uuid: str, root: Path) -> tuple[Gpu, Board]:
-    found = next((one for one in driver.read_inventory(root).gpus if one.uuid == gpu_uuid), None)
-    if found is None or found.board is None or not (found.mig and found.mig_pending):
+    gpu = next((gpu for gpu in driver.read_inventory(root).gpus if gpu.uuid == gpu_uuid), None)
+    if gpu is None or gpu.board is None or not (gpu.mig and gpu.mig_pending):
         what = (
             "does not answer"
-            if found is None
+            if gpu is None
             else "is not in MIG mode, or leaves it at the next reset"
         )
         raise OutsideError(
@@ -71,18 +73,18 @@ def _gpu(driver: Driver, gpu_uuid: str, root: Path) -> tuple[Gpu, Board]:
             f"GPU {gpu_uuid} {what}: it was not touched.",
             "See which GPUs there are: slicewise node probe",
         )
-    if not accelerator(found.board.vendor).has_parts:
+    if not accelerator(gpu.board.vendor).has_parts:
         raise OutsideError(
             Code.NODE_GPU,
             f"GPU {gpu_uuid} has one mode for all of it, which Slicewise does not change: it was"
             " not touched.",
             "Change it on an empty node, with the vendor's tool: amd-smi set --help",
         )
-    return found, found.board
+    return gpu, gpu.board
 
 
 def _require_between(gpu: Gpu, old: Collection[Placement], new: Collection[Placement]) -> None:
-    there = {one.placement for one in gpu.instances}
+    there = {instance.placement for instance in gpu.instances}
     both = set(old) & set(new)
     if both <= there <= {*old, *new}:
         return
@@ -114,8 +116,8 @@ def _stays(one: Instance, old: Collection[Placement], new: Collection[Placement]
 def _make(
     driver: Driver, gpu: Gpu, old: Collection[Placement], new: Collection[Placement], root: Path
 ) -> None:
-    staying = {one.placement for one in gpu.instances if _stays(one, old, new)}
-    going = [one.gi_id for one in gpu.instances if one.placement not in staying]
+    staying = {instance.placement for instance in gpu.instances if _stays(instance, old, new)}
+    going = [instance.gi_id for instance in gpu.instances if instance.placement not in staying]
     coming = sorted(set(new) - staying, key=lambda each: each.start)
     driver.change(gpu.uuid, going, coming, root)
 

@@ -91,7 +91,7 @@ def create_instance(gpu_uuid: str, placement: Placement, root: Path = ROOT) -> I
             raise
         node = _Host(root, host.capability_minors(root), None)
         gi_id = nv.nvmlGpuInstanceGetInfo(gi).id
-        return next(one for one in _instances(handle, node) if one.gi_id == gi_id)
+        return next(instance for instance in _instances(handle, node) if instance.gi_id == gi_id)
 
 
 def destroy_instance(gpu_uuid: str, gi_id: int) -> None:
@@ -180,11 +180,13 @@ def _in_use(gpu_uuid: str, gi_id: int, so: str) -> SlicewiseError:
 
 
 def _profile_of(handle: Any, gpu_uuid: str, placement: Placement) -> MigProfile:
-    found = next((one for one in _profiles(handle) if one.name == placement.profile), None)
+    profile = next(
+        (profile for profile in _profiles(handle) if profile.name == placement.profile), None
+    )
     if (
-        found is None
-        or placement.start not in found.starts
-        or placement.size != found.memory_slices
+        profile is None
+        or placement.start not in profile.starts
+        or placement.size != profile.memory_slices
     ):
         raise OutsideError(
             Code.VALUE,
@@ -192,7 +194,7 @@ def _profile_of(handle: Any, gpu_uuid: str, placement: Placement) -> MigProfile:
             f" {placement.start} on {gpu_uuid}.",
             "See what it offers: slicewise node probe --json",
         )
-    return found
+    return profile
 
 
 def _whole_compute_profile(gi: Any, placement: Placement) -> int:
@@ -276,8 +278,10 @@ def _board(handle: Any, name: str, pci_device_id: int) -> Board | None:
         return boards().get(model or name)
     return Board(
         model=model or name,
-        compute_slices=max(one.compute_slices for one in profiles.values()),
-        memory_slices=max(one.starts[-1] + one.memory_slices for one in profiles.values()),
+        compute_slices=max(profile.compute_slices for profile in profiles.values()),
+        memory_slices=max(
+            profile.starts[-1] + profile.memory_slices for profile in profiles.values()
+        ),
         profiles=profiles,
         pci_device_ids=(pci_device_id,),
         vendor=Nvidia.vendor,
@@ -299,7 +303,7 @@ def _profile(info: Any, placements: Sequence[Any]) -> MigProfile:
         compute_slices=info.sliceCount,
         memory_slices=placements[0].size,
         memory_mib=info.memorySizeMB or None,
-        starts=tuple(sorted(one.start for one in placements)),
+        starts=tuple(sorted(placement.start for placement in placements)),
         max_instances=info.instanceCount,
         gi_profile_id=info.id,
         sources=("nvml",),
@@ -318,12 +322,12 @@ def _possible_placements(handle: Any, profile_id: int) -> list[Any]:
 def _instances(handle: Any, node: _Host) -> tuple[Instance, ...]:
     gpu = f"gpu{nv.nvmlDeviceGetMinorNumber(handle)}"
     devices = _mig_devices(handle)
-    found = (
+    instances = (
         _instance(gi, profile, devices, gpu, node)
         for profile in _profiles(handle)
         for gi in _gpu_instances(handle, profile)
     )
-    return tuple(sorted(found, key=lambda one: one.placement.start))
+    return tuple(sorted(instances, key=lambda instance: instance.placement.start))
 
 
 def _gpu_instances(handle: Any, profile: MigProfile) -> list[Any]:
@@ -370,11 +374,11 @@ def _mig_devices(handle: Any) -> Mapping[int, Mapping[int, Any]]:
 def _holders(device: Any, node: _Host) -> tuple[GpuProcess, ...]:
     return tuple(
         GpuProcess(
-            one.pid,
-            None if one.usedGpuMemory is None else one.usedGpuMemory // _MIB,
-            host.job_of(node.root, one.pid),
+            process.pid,
+            None if process.usedGpuMemory is None else process.usedGpuMemory // _MIB,
+            host.job_of(node.root, process.pid),
         )
-        for one in _processes(device)
+        for process in _processes(device)
     )
 
 

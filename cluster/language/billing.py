@@ -59,7 +59,7 @@ class BillingUnit:
         """
         step = Fraction(_SLICE_MILLISLICES, gcd(*costs_millislices))
         below = self.per_slice // step * step
-        return tuple(one for one in (below, below + step) if one)
+        return tuple(fraction for fraction in (below, below + step) if fraction)
 
 
 MILLISLICES = BillingUnit()

@@ -15,7 +15,7 @@ ENCODED_BYTES = 1900
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _OURS = re.compile(
     r"(SLURM|SBATCH|SLICEWISE|SPANK)_.*|PMIX?_.*|GPU_DEVICE_ORDINAL|"
-    + "|".join(name for one in ACCELERATORS for name in one.variables)
+    + "|".join(name for accelerator in ACCELERATORS for name in accelerator.variables)
 )
 """Variables by which Slurm tells a replica its slice, ports and node."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

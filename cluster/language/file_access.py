@@ -132,15 +132,15 @@ def _is_folder(inode: Inode) -> bool:
 
 def _acl_allows(inode: Inode, person: Person, right: Right) -> bool:
     """Named users, then all groups that fit, each within the mask; else everybody's rights."""
-    mask = next((one.rights for one in inode.acl if one.tag == _ACL_MASK), 7)
+    mask = next((entry.rights for entry in inode.acl if entry.tag == _ACL_MASK), 7)
     for one in inode.acl:
         if one.tag == _ACL_USER and one.whose == person.uid:
             return bool(one.rights & mask & right)
     groups = [
-        one.rights
-        for one in inode.acl
-        if (one.tag == _ACL_GROUP_OBJ and inode.gid in person.groups)
-        or (one.tag == _ACL_GROUP and one.whose in person.groups)
+        entry.rights
+        for entry in inode.acl
+        if (entry.tag == _ACL_GROUP_OBJ and inode.gid in person.groups)
+        or (entry.tag == _ACL_GROUP and entry.whose in person.groups)
     ]
     if groups:
         return any(rights & mask & right for rights in groups)
@@ -220,8 +220,8 @@ def _leading(way: Way, inode: Inode, owners: Collection[str]) -> Iterator[Inode]
 
 def _barred(person: Person, inode: Inode, lacks: Right, needs: Sequence[Need]) -> Finding:
     who = "Not every user can" if person == EVERY_USER else f"User {person.name} can't"
-    behind = dict.fromkeys(one.way.asked for one in needs if one.way.target != inode)
-    named = {one.way.asked for one in needs} - behind.keys() - {inode.path}
+    behind = dict.fromkeys(need.way.asked for need in needs if need.way.target != inode)
+    named = {need.way.asked for need in needs} - behind.keys() - {inode.path}
     of = f", of {', '.join(sorted(named))}," if named else ""
     so = f", on the way to {', '.join(behind)}" if behind else ""
     verb = "execute" if lacks is Right.ENTER and not _is_folder(inode) else _VERBS[lacks]
@@ -248,7 +248,7 @@ def _letting(inode: Inode, person: Person, right: Right) -> str:
 
 def _masked(inode: Inode, person: Person) -> Iterator[str]:
     """Yield the other entries as they count: setfacl widens the mask over what it has hidden."""
-    mask = next((one.rights for one in inode.acl if one.tag == _ACL_MASK), 7)
+    mask = next((entry.rights for entry in inode.acl if entry.tag == _ACL_MASK), 7)
     names = {_ACL_USER: "u:{}", _ACL_GROUP: "g:{}", _ACL_GROUP_OBJ: "g:"}
     for one in inode.acl:
         is_own = (one.tag, one.whose) == (_ACL_USER, person.uid)

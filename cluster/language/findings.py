@@ -147,7 +147,7 @@ def failure(raised: SlicewiseError, severity: Severity = Severity.ERROR) -> Find
 def ordered(findings: Iterator[Finding] | tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return the findings without repetitions, the worst first."""
     ranks = list(Severity)
-    return tuple(sorted(dict.fromkeys(findings), key=lambda one: ranks.index(one.severity)))
+    return tuple(sorted(dict.fromkeys(findings), key=lambda finding: ranks.index(finding.severity)))
 
 
 def exit_code_by(severities: Iterable[Severity]) -> ExitCode:

@@ -119,9 +119,9 @@ def held_by_others(
     Nobody if the right one listens there, too: systemd holds a port open for HAProxy.
     """
     there = [
-        one
-        for one in holders
-        if one.port == port and ({one.address, host} & _ANYWHERE or one.address == host)
+        holder
+        for holder in holders
+        if holder.port == port and ({holder.address, host} & _ANYWHERE or holder.address == host)
     ]
 
     def is_right(one: Holder) -> bool:

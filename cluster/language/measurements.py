@@ -77,7 +77,7 @@ class Measurement(BaseModel):
 
 def merged(old: Iterable[Measurement], new: Iterable[Measurement]) -> tuple[Measurement, ...]:
     """Both, sorted; if something was measured again, only the new measurement."""
-    found = {one.key: one for one in (*old, *new)}
+    found = {measurement.key: measurement for measurement in (*old, *new)}
     return tuple(found[key] for key in sorted(found))
 
 

@@ -72,7 +72,7 @@ def cheapest(
     Of several of one cost it is the one with the quickest answers.
     """
     kept = [found for row in rows if objective.is_kept(row) and (found := token_cost(row, costs))]
-    return min(kept, key=lambda one: (one.millislice_s, one.row.latency_us), default=None)
+    return min(kept, key=lambda cost: (cost.millislice_s, cost.row.latency_us), default=None)
 
 
 def slice_hours(millislice_s: int) -> str:

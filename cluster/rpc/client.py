@@ -206,7 +206,7 @@ def _words(error: BaseException) -> str:
 
 
 def _unsure(failures: Sequence[SlicewiseError]) -> SlicewiseError | None:
-    return next((one for one in failures if one.refusal.code == UNSURE), None)
+    return next((failure for failure in failures if failure.refusal.code == UNSURE), None)
 
 
 def _still_unsure(unsure: SlicewiseError, refused: SlicewiseError) -> UnreachableError:

@@ -86,10 +86,10 @@ def failure_in(answer: bytes) -> FailureAnswer | None:
     Only ``ok`` tells a failure: the answer to a check has all its other keys, too.
     """
     try:
-        found = FailureAnswer.model_validate_json(answer, extra="ignore")
+        failure_answer = FailureAnswer.model_validate_json(answer, extra="ignore")
     except ValidationError:
         return None
-    return found if "ok" in found.model_fields_set else None
+    return failure_answer if "ok" in failure_answer.model_fields_set else None
 
 
 def read_answer(kind: type[Answered], answer: bytes) -> Answered:
@@ -164,7 +164,7 @@ class Asks(Generic[Answered]):
 def answer_of(request: type[object]) -> Any:
     """The answer that a request declares."""
     bases: tuple[Any, ...] = getattr(request, "__orig_bases__", ())
-    (found,) = (get_args(one)[0] for one in bases if get_origin(one) is Asks)
+    (found,) = (get_args(base)[0] for base in bases if get_origin(base) is Asks)
     return found
 
 

@@ -57,4 +57,4 @@ def _tenants() -> list[str]:
     from slicewise.cluster.settings.read import load_settings  # noqa: PLC0415
 
     view = DaemonClient(load_settings().daemon).call(ViewRequest())
-    return sorted(one.name for one in view.tenants)
+    return sorted(tenant.name for tenant in view.tenants)

@@ -34,9 +34,9 @@ class _PlainTextConsole(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
         """Yield what rich yields, its texts made printable; rich's own controls stay."""
-        for one in super().render(renderable, options):
-            is_safe = one.control is not None or one.text.isprintable()
-            yield one if is_safe else one._replace(text=printable(one.text))
+        for segment in super().render(renderable, options):
+            is_safe = segment.control is not None or segment.text.isprintable()
+            yield segment if is_safe else segment._replace(text=printable(segment.text))
 
 
 class PipeConsole(_PlainTextConsole):

@@ -107,7 +107,10 @@ def database_place(url: str) -> DatabasePlace:
 
     engine = postgres_engine(url)
     _, given = engine.dialect.create_connect_args(engine.url)
-    ours = {one.keyword.decode(): (one.val or b"").decode() for one in Conninfo.get_defaults()}
+    ours = {
+        get_default.keyword.decode(): (get_default.val or b"").decode()
+        for get_default in Conninfo.get_defaults()
+    }
     role = str(given.get("user") or ours["user"])
     return DatabasePlace(
         host=str(given.get("host") or ours["host"] or "the local socket"),

@@ -38,23 +38,23 @@ def way_to(path: Path | str) -> Way:
             continue
         one = os.path.join(here, name)  # noqa: PTH118 -- of a text
         try:
-            found = _inode(one)
-            leads = Path(one).readlink() if stat.S_ISLNK(found.mode) else None
+            inode = _inode(one)
+            leads = Path(one).readlink() if stat.S_ISLNK(inode.mode) else None
         except (FileNotFoundError, NotADirectoryError):
             return way(missing=one)
         except OSError:
             return way(is_unseen=True)
         if leads is not None:
-            links.append(found)
+            links.append(inode)
             if len(links) > MOST_LINKS:
                 return way(missing=one)
             here = "/" if leads.is_absolute() else here
             rest.extend(reversed(leads.parts[1:] if leads.is_absolute() else leads.parts))
         elif rest:
-            folders.append(found)
+            folders.append(inode)
             here = one
         else:
-            return way(found)
+            return way(inode)
     return way(folders.pop())
 
 
@@ -146,7 +146,7 @@ def holders(ports: Collection[int]) -> tuple[Holder, ...]:
         return ()
     return tuple(
         Holder(*inodes[inode], pid, *_program(pid))
-        for pid in sorted(int(one.name) for one in _PROC.iterdir() if one.name.isdigit())
+        for pid in sorted(int(path.name) for path in _PROC.iterdir() if path.name.isdigit())
         for inode in sorted(_sockets_of(pid) & inodes.keys())
     )
 
@@ -173,9 +173,9 @@ def _address(text: str) -> str:
 def _sockets_of(pid: int) -> frozenset[str]:
     found = set()
     with suppress(OSError):
-        for one in (_PROC / str(pid) / "fd").iterdir():
+        for path in (_PROC / str(pid) / "fd").iterdir():
             with suppress(OSError):
-                found.add(str(one.readlink()).removeprefix("socket:[").removesuffix("]"))
+                found.add(str(path.readlink()).removeprefix("socket:[").removesuffix("]"))
     return frozenset(found)
 
 
@@ -197,11 +197,11 @@ def processes(program: str, user: str) -> Iterator[int]:
     """Yield the processes of a user whose program has this name, which anybody may give to one."""
     if (wanted := person(user)) is None:
         return
-    for one in _PROC.iterdir():
-        if one.name.isdigit() and _text(one / "comm").strip() == program:
-            who = running_as(int(one.name))
+    for path in _PROC.iterdir():
+        if path.name.isdigit() and _text(path / "comm").strip() == program:
+            who = running_as(int(path.name))
             if who is not None and who.uid == wanted.uid:
-                yield int(one.name)
+                yield int(path.name)
 
 
 def working_directory(pid: int) -> Path | None:
@@ -244,8 +244,8 @@ def missing_files(package: str) -> tuple[str, ...]:
     except PackageNotFoundError:
         return ()
     return tuple(
-        str(one)
-        for one in files
-        if one.suffix not in {".pyc", ".pyo"} and ".dist-info/" not in str(one)
-        if not Path(str(one.locate())).exists()
+        str(file)
+        for file in files
+        if file.suffix not in {".pyc", ".pyo"} and ".dist-info/" not in str(file)
+        if not Path(str(file.locate())).exists()
     )

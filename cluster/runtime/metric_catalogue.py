@@ -55,4 +55,4 @@ class MetricSpec:
 
 def catalogue(*metrics: MetricSpec) -> Mapping[str, MetricSpec]:
     """Return the metrics by name."""
-    return {one.name: one for one in metrics}
+    return {metric.name: metric for metric in metrics}

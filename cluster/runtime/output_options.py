@@ -45,8 +45,8 @@ def offer_formats(command: Any) -> None:
     """Give ``-o`` to each command in a tree that has ``--json``, which it then stands for."""
     for child in getattr(command, "commands", {}).values():
         offer_formats(child)
-    as_json = next((one for one in command.params if "--json" in one.opts), None)
-    if as_json is None or any("-o" in one.opts for one in command.params):
+    as_json = next((param for param in command.params if "--json" in param.opts), None)
+    if as_json is None or any("-o" in param.opts for param in command.params):
         return
     declared = typer.Typer(add_completion=False)
     declared.command()(_declaration)

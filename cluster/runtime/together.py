@@ -12,12 +12,12 @@ async def _together(*calls: Awaitable[object]) -> list[object]:
     then cancels every task: also asyncio's own, which connects the pipes of a process that just
     starts. The loop would wait for that process for ever.
     """
-    tasks = [asyncio.ensure_future(one) for one in calls]
+    tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         return await asyncio.gather(*tasks)
     finally:
-        for one in tasks:
-            one.cancel()
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -545,7 +545,7 @@ class WebSettings(_Section):
     @property
     def proxy_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
         """``proxies`` as networks."""
-        return tuple(ip_network(one) for one in self.proxies)
+        return tuple(ip_network(proxy) for proxy in self.proxies)
 
     @property
     def address(self) -> str:

@@ -19,10 +19,10 @@ async def slurmctld_s() -> float:
     asked_s = wall_s()
     shown = await run(("sdiag",))
     answered_s = wall_s()
-    found = _AT.search(shown)
-    if found is None:
+    match = _AT.search(shown)
+    if match is None:
         raise OutsideError(Code.SLURM_FAILED, "sdiag does not say what time slurmctld has.")
-    said_s = int(found[1])
+    said_s = int(match[1])
     if int(asked_s) <= said_s <= answered_s:
         return answered_s
     return answered_s + said_s - (asked_s if said_s < asked_s else answered_s)

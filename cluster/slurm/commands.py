@@ -230,7 +230,7 @@ class CommandSlurm(Slurm):
         several = array_job_ids if len(array_job_ids) > _FEW_ARRAYS else ()
         apart = () if several else sorted(array_job_ids)
         groups = [*((one,) for one in apart), *((several,) if several else ())]
-        found = await together(*(_rows("all", job_ids=one) for one in groups))
+        found = await together(*(_rows("all", job_ids=group) for group in groups))
         return parse_jobs([row for rows in found for row in rows], {}, self._told)
 
     async def nodes(self) -> tuple[NodeView, ...]:
@@ -491,7 +491,7 @@ class CommandSlurm(Slurm):
             return Changed(refused)
         where = ("where", f"name={','.join(sorted(names))}") if len(names) <= _FEW_QOS else ()
         shown = parse.parse_qos(await _show("qos", parse.QOS_FIELDS, *where), self._told)
-        return Changed(refused, tuple(one for one in shown if one.name in names))
+        return Changed(refused, tuple(qos for qos in shown if qos.name in names))
 
 
 _Run = tuple[int, int | None]

@@ -265,8 +265,8 @@ def _unpacked(node: str, text: str) -> str:
 
 def _own_words(node: str, argv: Sequence[str], reply: Reply) -> OutsideError:
     lines = reply.complaint.splitlines()
-    code = next((one for one in reversed(lines) if _CODE.fullmatch(one)), None)
-    words = " ".join(one for one in lines if one != code)
+    code = next((line for line in reversed(lines) if _CODE.fullmatch(line)), None)
+    words = " ".join(line for line in lines if line != code)
     if code is None:
         ended = f"it ended with {reply.status}"
         return _failed(f"{argv[0]} on {node}", _printable(words) or ended)

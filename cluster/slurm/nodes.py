@@ -70,10 +70,10 @@ class NodeReader:
             self._words, self._places = words, parse_places(listed, self._told)
             self._until_s = now_s + _PLACES_S
         places, told = self._places, self._told
-        found = parse_nodes(shown, told, places)
-        asked = doubtful([node.name for node in found], places)
+        nodes = parse_nodes(shown, told, places)
+        asked = doubtful([node.name for node in nodes], places)
         again = await _one_by_one(asked, told) if asked else {}
-        return settled(found, places, again, told)
+        return settled(nodes, places, again, told)
 
 
 async def read_threads() -> Mapping[str, int]:

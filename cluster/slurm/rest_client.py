@@ -164,6 +164,6 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
 def _why(body: bytes) -> str:
     try:
         errors: list[dict[str, Any]] = json.loads(body)["errors"]
-        return "; ".join(str(one.get("description") or one.get("error")) for one in errors)
+        return "; ".join(str(error.get("description") or error.get("error")) for error in errors)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return body[:_LONGEST].decode(errors="replace")

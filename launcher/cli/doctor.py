@@ -78,16 +78,16 @@ def doctor(
     parts: Sequence[Any] = [import_module(name) for name in _GATHERERS]
     known = [name for part in parts for name in part.SECTIONS]
     wanted = _wanted(section, known)
-    found = [one for part in parts for one in part.reports(wanted, node, host_root)]
+    found = [report for part in parts for report in part.reports(wanted, node, host_root)]
     reports, accepted = _without_accepted(found)
-    findings = ordered(tuple(one for report in reports for one in report.findings))
+    findings = ordered(tuple(finding for report in reports for finding in report.findings))
     if as_json:
         print_json(_document(reports, findings, accepted))
     elif fix:
         console().print(fix_text(findings), markup=False, highlight=False, soft_wrap=True, end="")
     else:
         print_reports(reports, accepted)
-    if (code := exit_code_by(one.severity for one in findings)) is not ExitCode.DONE:
+    if (code := exit_code_by(finding.severity for finding in findings)) is not ExitCode.DONE:
         raise typer.Exit(code)
 
 
@@ -107,16 +107,18 @@ def _without_accepted(
     except SlicewiseError:
         accepts = ()
     kept = tuple(
-        replace(one, findings=ordered(tuple(f for f in one.findings if f.code not in accepts)))
-        for one in reports
+        replace(
+            report, findings=ordered(tuple(f for f in report.findings if f.code not in accepts))
+        )
+        for report in reports
     )
-    codes = {f.code for one in reports for f in one.findings}
+    codes = {f.code for report in reports for f in report.findings}
     return kept, tuple(code for code in dict.fromkeys(accepts) if code in codes)
 
 
 def _document(
     reports: Sequence[SectionReport], findings: Sequence[Finding], accepted: Sequence[str]
 ) -> Findings:
-    errors = [one for one in findings if one.severity is Severity.ERROR]
-    notes = [one.text for one in findings if one not in errors]
-    return Findings([one.text for one in errors], notes, reports, accepted)
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    notes = [finding.text for finding in findings if finding not in errors]
+    return Findings([error.text for error in errors], notes, reports, accepted)

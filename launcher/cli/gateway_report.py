@@ -158,7 +158,9 @@ def _findings(site: Settings) -> Iterator[Finding]:
         answered=answer_at(settings.url) if info and not is_other else "",
         holders=holders([int(port)] if port.isdecimal() else []),
         haproxy_users=("root", *([worker.name] if worker else []), *filter(None, [owners.user])),
-        launchers_as=tuple(sorted({one.name for one in launchers.values()} - {launcher_user})),
+        launchers_as=tuple(
+            sorted({launcher.name for launcher in launchers.values()} - {launcher_user})
+        ),
         stopped=tuple(
             pid
             for pid, one in sorted(launchers.items())
@@ -229,7 +231,9 @@ def _launchers_needs(
 ) -> Iterator[Need]:
     """Yield what the launcher reads, writes and connects to, with the groups that it runs with."""
     settings, launcher_user = site.gateway, site.daemon.launcher_user
-    user = next((one for one in launchers.values() if one.name == launcher_user), None)
+    user = next(
+        (launcher for launcher in launchers.values() if launcher.name == launcher_user), None
+    )
     if user is None:
         groups = (_gid(name) for name in (owners.group, owners.socket_group))
         user = person(launcher_user, *(gid for gid in groups if gid is not None))

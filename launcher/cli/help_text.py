@@ -58,7 +58,7 @@ def without_styles_where_plain() -> None:
 
 def _reflowed(text: str) -> str:
     paragraphs = cleandoc(text).split("\n\n")
-    return "\n\n".join(" ".join(one.split()) for one in paragraphs)
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def _examples(epilog: str) -> str:

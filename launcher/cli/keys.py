@@ -215,7 +215,7 @@ def list_keys(
     """
     now_s = wall_s()
     answer = _daemon(load_settings()).call(KeyListRequest())
-    keys = [one for one in answer.keys if all_keys or one.is_valid(now_s)]
+    keys = [key for key in answer.keys if all_keys or key.is_valid(now_s)]
     if as_json:
         print_json(keys)
     else:
@@ -257,9 +257,9 @@ def delete_key(
 def _tenant_of_last(key_id: str, known: KeysAnswer) -> str:
     """Return the tenant that would have no key left; "" if there is none."""
     now_s = wall_s()
-    valid = [one for one in known.keys if one.is_valid(now_s)]
-    tenant = next((one.tenant for one in valid if one.key_id == key_id), "")
-    return tenant if sum(one.tenant == tenant for one in valid) == 1 else ""
+    valid = [key for key in known.keys if key.is_valid(now_s)]
+    tenant = next((key.tenant for key in valid if key.key_id == key_id), "")
+    return tenant if sum(key.tenant == tenant for key in valid) == 1 else ""
 
 
 @key_app.command(
@@ -299,15 +299,15 @@ def _daemon(settings: Settings) -> DaemonClient:
 
 def _columns(keys: Sequence[KeyView]) -> tuple[Column, ...]:
     return (
-        column("key", (one.key_id for one in keys)),
-        column("tenant", (one.tenant for one in keys)),
-        column("service", (one.service or "all" for one in keys)),
-        column("name", (one.name for one in keys)),
-        column("made by", (_maker(one) for one in keys), rank=4),
-        column("made", (_day(one.created_s) for one in keys), rank=5),
-        column("last use", (_day(one.used_s) for one in keys), rank=2),
-        column("expires", (_day(one.expires_s) for one in keys), rank=3),
-        column("revoked", (_day(one.revoked_s) for one in keys), rank=1),
+        column("key", (key.key_id for key in keys)),
+        column("tenant", (key.tenant for key in keys)),
+        column("service", (key.service or "all" for key in keys)),
+        column("name", (key.name for key in keys)),
+        column("made by", (_maker(key) for key in keys), rank=4),
+        column("made", (_day(key.created_s) for key in keys), rank=5),
+        column("last use", (_day(key.used_s) for key in keys), rank=2),
+        column("expires", (_day(key.expires_s) for key in keys), rank=3),
+        column("revoked", (_day(key.revoked_s) for key in keys), rank=1),
     )
 
 

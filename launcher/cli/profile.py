@@ -319,10 +319,10 @@ def _measure(work: _Work, specs: Sequence[ServiceSpec], *, as_json: bool) -> Non
     except KeyboardInterrupt:
         interrupted = True
     seen = [look(job, None) for job in jobs.submitted]
-    found = merged((), (row for one in seen for row in one.measurements))
-    if found:
-        update_measurements(work.file, found)
-        _print(work, found, as_json=as_json)
+    measurements = merged((), (row for progress in seen for row in progress.measurements))
+    if measurements:
+        update_measurements(work.file, measurements)
+        _print(work, measurements, as_json=as_json)
     if interrupted:
         asyncio.run(cancel(slurm, jobs.submitted))
         typer.echo("The jobs were cancelled; what they had measured is kept.", err=True)
@@ -396,9 +396,9 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show what was measured, as a table; of language models also where tokens cost the least."""
-    found = [row for file in files for row in read_measurements(file)]
-    require_one_load(found)
-    rows = merged((), found)
+    measurements = [row for file in files for row in read_measurements(file)]
+    require_one_load(measurements)
+    rows = merged((), measurements)
     if as_json:
         print_json(rows)
         return

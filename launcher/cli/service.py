@@ -184,7 +184,7 @@ def _apply(
         submitted = submit_service(_script(spec, settings), f"--output={logs}")
     job_id = submitted.job_id if submitted is not None else plan.array_job_id
     trouble = asyncio.run(_trouble(settings, submitted, url))
-    has_adapters = bool(spec.adapters) or any(one.key == "adapters" for one in plan.changes)
+    has_adapters = bool(spec.adapters) or any(change.key == "adapters" for change in plan.changes)
     if force and has_adapters and plan.array_job_id is not None:
         # Where nothing but adapters differs, replicas would stay.
         restart = OrderRequest(array_job_id=plan.array_job_id, what="restart")
@@ -220,10 +220,10 @@ def _awaited(settings: Settings, waiting: Waiting, until: _Until) -> _Outcome:
         if until.start:
             started = start_once(settings, waiting, until.timeout_s)
             return _Outcome(partial(AppliedStarted, started=started), started.text(waiting.service))
-        found = asyncio.run(wait_for(settings, waiting, until.timeout_s))
+        observation = asyncio.run(wait_for(settings, waiting, until.timeout_s))
     except SlicewiseError as error:
         return _Outcome(failure=error)
-    state: Condition | Literal["gone"] = "gone" if found is None else found.state
+    state: Condition | Literal["gone"] = "gone" if observation is None else observation.state
     wakes = ": the first request wakes it" if state == "asleep" else ""
     return _Outcome(partial(AppliedAwaited, state=state), f"{waiting.service} is {state}{wakes}")
 
@@ -265,11 +265,11 @@ async def _plan(settings: Settings, spec: ServiceSpec, *, force: bool) -> ApplyP
         whole_view(daemon),
         asyncio.to_thread(why_no_start, script),
     )
-    chosen = next((one.gres_type for one in parse_gpu_requests(answer.gres or "")), None)
+    chosen = next((request.gres_type for request in parse_gpu_requests(answer.gres or "")), None)
     shape = replace(spec.replica_shape, gres_type=chosen)
     require_usable(engine_named(spec.engine), shape, settings)
     plan = plan_apply(spec, view, shape.cost_millislices(settings.costs), force=force)
-    living = frozenset(one.array_job_id for one in view.services)
+    living = frozenset(service.array_job_id for service in view.services)
     notes = (*plan.notes, *_no_start_note(against))
     return replace(plan, notes=notes, living=living, replica=_cost_of(shape, settings))
 

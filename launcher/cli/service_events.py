@@ -49,11 +49,11 @@ def service_events(name: HistoryName, as_json: Json = False) -> None:
 def _table(events: Sequence[ServiceEvent]) -> FittingTable:
     return FittingTable(
         (
-            column("time", (_when(one.at_s) for one in events)),
+            column("time", (_when(event.at_s) for event in events)),
             column("replica", (f"{one.array_job_id}_{one.slot}" for one in events)),
-            column("node", (one.node or "" for one in events), rank=1),
-            column("what", (Text(one.what, style=_STYLES[one.what]) for one in events)),
-            column("why", (one.why or "" for one in events), folds=True),
+            column("node", (event.node or "" for event in events), rank=1),
+            column("what", (Text(event.what, style=_STYLES[event.what]) for event in events)),
+            column("why", (event.why or "" for event in events), folds=True),
         )
     )
 

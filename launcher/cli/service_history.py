@@ -60,10 +60,16 @@ async def _past(settings: Settings, name: str) -> tuple[PastGeneration, ...]:
     tenant, _, last = name.rpartition("/")
     request = GenerationsRequest.of(name=last, tenant=tenant or None)
     answer, view = await asyncio.gather(daemon.ask(request), daemon.ask(ViewRequest()))
-    found = answer.generations
-    chosen, _, service = choose(name, (f"{one.tenant}/{one.name}" for one in found)).partition("/")
+    generation_records = answer.generations
+    chosen, _, service = choose(
+        name, (f"{one.tenant}/{one.name}" for one in generation_records)
+    ).partition("/")
     return history(
-        [one for one in found if one.tenant == chosen],
+        [
+            generation_record
+            for generation_record in generation_records
+            if generation_record.tenant == chosen
+        ],
         generations_of(view.services, chosen, service),
     )
 
@@ -71,11 +77,14 @@ async def _past(settings: Settings, name: str) -> tuple[PastGeneration, ...]:
 def _table(past: Sequence[PastGeneration]) -> FittingTable:
     return FittingTable(
         (
-            column("array job", (one.array_job_id for one in past), right=True),
-            column("submitted", (_when(one.submitted_s) for one in past)),
-            column("by", (one.user for one in past), rank=1),
-            column("state", (Text(one.state, style=_STYLES[one.state]) for one in past)),
-            column("changes", (_changes(one.changes) for one in past), folds=True),
+            column("array job", (generation.array_job_id for generation in past), right=True),
+            column("submitted", (_when(generation.submitted_s) for generation in past)),
+            column("by", (generation.user for generation in past), rank=1),
+            column(
+                "state",
+                (Text(generation.state, style=_STYLES[generation.state]) for generation in past),
+            ),
+            column("changes", (_changes(generation.changes) for generation in past), folds=True),
         )
     )
 

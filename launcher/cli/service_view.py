@@ -110,8 +110,8 @@ def service_status(
 
 
 def _find(name: str, services: Sequence[ServiceObservation]) -> ServiceObservation:
-    chosen = choose(name, (one.service for one in services))
-    return next(one for one in services if one.service == chosen)
+    chosen = choose(name, (service.service for service in services))
+    return next(service for service in services if service.service == chosen)
 
 
 def _watch(settings: Settings, service: ServiceObservation) -> None:
@@ -128,16 +128,16 @@ def _watch(settings: Settings, service: ServiceObservation) -> None:
 
 def _watch_as_lines(settings: Settings, service: ServiceObservation) -> None:
     """Print a line of JSON now, and one whenever more has changed than what ticks."""
-    for one in _changes(settings, service):
-        print_json_line(one)
+    for change in _changes(settings, service):
+        print_json_line(change)
 
 
 def _changes(settings: Settings, service: ServiceObservation) -> Iterator[ServiceObservation]:
     """Yield the service now, and whenever more has changed than what ticks."""
     shown: object = None
-    for one in chain((service,), _watched(settings, service)):
-        if (lasting := _without_ticks(plain(one))) != shown:
-            yield one
+    for observation in chain((service,), _watched(settings, service)):
+        if (lasting := _without_ticks(plain(observation))) != shown:
+            yield observation
             shown = lasting
 
 
@@ -231,7 +231,7 @@ def service_logs(
 
 def _nothing(view: ServiceView, slots: Iterable[int], since: str | None) -> str:
     asked = "" if since is None else f" since {since}"
-    return f"Nothing was written{asked}: {', '.join(str(log_file(view, one)) for one in slots)}"
+    return f"Nothing was written{asked}: {', '.join(str(log_file(view, slot)) for slot in slots)}"
 
 
 def _print_lines(lines: Iterable[Line], *, as_json: bool) -> None:

@@ -120,7 +120,9 @@ async def _reached(
             if clock.time() >= until_s:
                 raise
         else:
-            seen = next((one for one in services if one.service == waiting.service), None)
+            seen = next(
+                (service for service in services if service.service == waiting.service), None
+            )
             if seen is not None and must_forgive(waiting, seen):
                 restart = OrderRequest(array_job_id=seen.array_job_id, what="restart")
                 await DaemonClient(settings.daemon).ask(restart)

@@ -47,7 +47,7 @@ def print_reports(reports: Sequence[SectionReport], accepted: Sequence[str]) -> 
             out.print(Padding(_words(one), (0, 0, 0, 2 * len(_INDENT)), expand=False))
             for line in _lines(one):
                 out.print(line, soft_wrap=True)
-    counts = [one.severity for report in reports for one in report.findings]
+    counts = [finding.severity for report in reports for finding in report.findings]
     looked = [one.section for one in reports if not one.skipped]
     for report in reports:
         if report.skipped:
@@ -80,7 +80,7 @@ def _lines(one: Finding) -> Sequence[Text]:
 
 
 def _counted(counts: Sequence[Severity]) -> str:
-    parts = [(counts.count(one), one.value) for one in Severity]
+    parts = [(counts.count(severity), severity.value) for severity in Severity]
     return ", ".join(f"{n} {word}{'s' * (n > 1)}" for n, word in parts if n)
 
 

@@ -30,8 +30,8 @@ def progress_table(seen: Sequence[Progress]) -> FittingTable:
     """Return a table with a line for each job."""
     return FittingTable(
         (
-            column("GPU type", (one.job.gres_type for one in seen)),
-            column("job", (one.job.job_id for one in seen), right=True),
+            column("GPU type", (progress.job.gres_type for progress in seen)),
+            column("job", (progress.job.job_id for progress in seen), right=True),
             column("", map(progress_text, seen)),
         )
     )
@@ -72,34 +72,36 @@ def measurements_shown(rows: Sequence[Measurement], costs: Mapping[str, int]) ->
 
     ``costs`` are millislices by GRES type.
     """
-    batches = [one for one in rows if one.tokens is None]
-    tokens = [one for one in rows if one.tokens is not None]
+    batches = [row for row in rows if row.tokens is None]
+    tokens = [row for row in rows if row.tokens is not None]
     shown = [measurements_table(batches)] if batches or not tokens else []
     if not tokens:
         return Group(*shown)
-    cannot = [one for one in tokens if not one.throughput_mrps]
+    cannot = [token for token in tokens if not token.throughput_mrps]
     reasons = (Text(f"{one.type}, concurrency {one.batch}: {one.reason}") for one in cannot)
     return Group(*shown, tokens_table(tokens, costs), *reasons, Text(_LEGEND))
 
 
 def tokens_table(rows: Sequence[Measurement], costs: Mapping[str, int]) -> FittingTable:
     """Return a table with a line for each measurement of a model that makes tokens."""
-    figures = [one.tokens for one in rows if one.tokens is not None]
+    figures = [row.tokens for row in rows if row.tokens is not None]
     return FittingTable(
         (
-            column("model", (one.model for one in rows), rank=5),
-            column("GPU model", (one.board for one in rows), rank=6),
-            column("type", (one.type for one in rows)),
+            column("model", (row.model for row in rows), rank=5),
+            column("GPU model", (row.board for row in rows), rank=6),
+            column("type", (row.type for row in rows)),
             column("tokens", map(_tokens, figures), right=True, rank=4),
-            column("concurrency", (one.batch for one in rows), right=True),
+            column("concurrency", (row.batch for row in rows), right=True),
             column("requests/s", map(_rate, rows), right=True, rank=3),
-            column("tokens/s", (_thousandths(one.output_mtps) for one in figures), right=True),
-            column("TTFT p50", (_ms(one.ttft_p50_us) for one in figures), right=True, rank=1),
-            column("TTFT p99", (_ms(one.ttft_p99_us) for one in figures), right=True),
-            column("TPOT p50", (_ms(one.tpot_p50_us) for one in figures), right=True, rank=1),
-            column("TPOT p99", (_ms(one.tpot_p99_us) for one in figures), right=True),
-            column("p95", (_ms(one.latency_us) for one in rows), right=True, rank=2),
-            column("slice-h/M", (_cost(token_cost(one, costs)) for one in rows), right=True),
+            column(
+                "tokens/s", (_thousandths(figure.output_mtps) for figure in figures), right=True
+            ),
+            column("TTFT p50", (_ms(figure.ttft_p50_us) for figure in figures), right=True, rank=1),
+            column("TTFT p99", (_ms(figure.ttft_p99_us) for figure in figures), right=True),
+            column("TPOT p50", (_ms(figure.tpot_p50_us) for figure in figures), right=True, rank=1),
+            column("TPOT p99", (_ms(figure.tpot_p99_us) for figure in figures), right=True),
+            column("p95", (_ms(row.latency_us) for row in rows), right=True, rank=2),
+            column("slice-h/M", (_cost(token_cost(row, costs)) for row in rows), right=True),
             column("", map(_token_remark, rows)),
         )
     )
@@ -119,14 +121,14 @@ def cheapest_lines(
         return ()
     bounds = ", ".join(f"{name} {bound:,}" for name, bound in objective.keys.items())
     within = f" within {bounds}" if bounds else ""
-    found = cheapest(rows, costs, objective)
+    cost = cheapest(rows, costs, objective)
     unpriced = {row.type for row in rows if objective.is_kept(row)} - costs.keys()
-    if found is None and unpriced:
+    if cost is None and unpriced:
         names = ", ".join(sorted(unpriced))
         return (f"Served{within}: {names}. What that costs is unknown: not in slicewise.toml.",)
-    if found is None:
+    if cost is None:
         return (f"Nothing that was measured is served{within}.",)
-    row, hours = found.row, slice_hours(found.millislice_s)
+    row, hours = cost.row, slice_hours(cost.millislice_s)
     return (
         f"Cheapest{within}: {row.type} with concurrency {row.batch}.",
         f"A million output tokens cost {hours} slice-hours there.",
@@ -165,14 +167,14 @@ def measurements_table(rows: Sequence[Measurement]) -> FittingTable:
     """Return a table with a line for each measurement; one that can't be served has its reason."""
     return FittingTable(
         (
-            column("model", (one.model for one in rows)),
-            column("GPU model", (one.board for one in rows), rank=2),
-            column("type", (one.type for one in rows)),
-            column("batch", (one.batch for one in rows), right=True),
-            column("processes", (one.processes for one in rows), right=True),
+            column("model", (row.model for row in rows)),
+            column("GPU model", (row.board for row in rows), rank=2),
+            column("type", (row.type for row in rows)),
+            column("batch", (row.batch for row in rows), right=True),
+            column("processes", (row.processes for row in rows), right=True),
             column("requests/s", map(_rate, rows), right=True),
             column("p95 ms", map(_latency, rows), right=True),
-            column("samples", (one.samples for one in rows), right=True, rank=1),
+            column("samples", (row.samples for row in rows), right=True, rank=1),
             column("", map(_remark, rows), folds=True),
         )
     )

@@ -154,8 +154,8 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
             yield "engine", Text(f"{old}: {upgrade(old.rpartition(' ')[0])}", style="yellow")
         if service.report.engine_load is not None:
             yield "engines", Text("; ".join(_servers(service.report.engine_load)))
-    for one in service.adapters:
-        yield "adapter", Text(_adapter(one), style="red" if one.why else "")
+    for adapter in service.adapters:
+        yield "adapter", Text(_adapter(adapter), style="red" if adapter.why else "")
     yield "slice", Text(_slice(service))
     yield "quota", Text(_quota(service))
     for heading, text, style in _remarks(service):
@@ -249,11 +249,18 @@ def _replicas_table(replicas: Sequence[ReplicaView]) -> FittingTable:
     return FittingTable(
         (
             column("replica", (f"{one.array_job_id}_{one.slot}" for one in replicas)),
-            column("state", (Text(one.state, style=_STYLES[one.state]) for one in replicas)),
-            column("node", (one.node for one in replicas), rank=2),
-            column("age", (_span(one.age_s) for one in replicas), right=True, rank=1),
-            column("lease left", (_span(one.lease_left_s) for one in replicas), right=True, rank=1),
-            column("why", (_remark(one) for one in replicas), folds=True),
+            column(
+                "state", (Text(replica.state, style=_STYLES[replica.state]) for replica in replicas)
+            ),
+            column("node", (replica.node for replica in replicas), rank=2),
+            column("age", (_span(replica.age_s) for replica in replicas), right=True, rank=1),
+            column(
+                "lease left",
+                (_span(replica.lease_left_s) for replica in replicas),
+                right=True,
+                rank=1,
+            ),
+            column("why", (_remark(replica) for replica in replicas), folds=True),
         )
     )
 

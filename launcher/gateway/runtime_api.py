@@ -208,7 +208,7 @@ def _halves(backend: str) -> tuple[str, ...]:
     comes to it.
     """
     pool = backend.rstrip(digits).removesuffix(IDLE)
-    has_grpc = any(one.pool == pool and one.grpc_paths for one in ENGINES.values())
+    has_grpc = any(engine.pool == pool and engine.grpc_paths for engine in ENGINES.values())
     return (backend, f"{backend}{GRPC}") if has_grpc else (backend,)
 
 
@@ -326,8 +326,8 @@ def files_left(settings: GatewaySettings, most_files: int) -> int:
 
 def most_files_of(configuration: str) -> int:
     """Return for how many open files a configuration was rendered."""
-    found = _MOST_FILES.search(configuration)
-    return int(found[1]) if found else MOST_FILES
+    match = _MOST_FILES.search(configuration)
+    return int(match[1]) if match else MOST_FILES
 
 
 def servers(settings: GatewaySettings) -> tuple[str, ...]:
@@ -475,10 +475,10 @@ def process_of(text: str) -> str:
     That also holds on a host (a container) that is restarted and gives out the same process ids
     again. Raises ValueError for anything else.
     """
-    found = _PROCESS.search(text)
-    if found is None:
+    match = _PROCESS.search(text)
+    if match is None:
         raise ValueError("no process")
-    return " since ".join(found.groups())
+    return " since ".join(match.groups())
 
 
 def parse(text: str) -> Gateway:

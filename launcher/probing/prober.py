@@ -135,7 +135,7 @@ class Prober:
             self._answers.pop(one, None)
         for one in frozenset(replicas) - self._asking.keys():
             self._asking[one] = asyncio.create_task(self._follow(one))
-        return {one: self._answers.get(one, _SILENT) for one in replicas}
+        return {replica: self._answers.get(replica, _SILENT) for replica in replicas}
 
     def too_old(self, service: str) -> str:
         """Return engine and version of a replica of ``tenant/service`` below the least; or ""."""

@@ -69,9 +69,15 @@ class AdapterWatch:
 
         ``counted`` is how many requests each adapter has had since the gateway began to count.
         """
-        self._names = {one.service: tuple(one.adapters) for one in plan.services if one.adapters}
+        self._names = {
+            service.service: tuple(service.adapters)
+            for service in plan.services
+            if service.adapters
+        }
         self._replicas = {
-            one.service: dict(_replicas(one, state)) for one in plan.services if one.fits
+            service.service: dict(_replicas(service, state))
+            for service in plan.services
+            if service.fits
         }
         self._count(counted)
         self._questions.forget_others(set(map(tenant_of, state)))

@@ -486,7 +486,9 @@ class Reporter:
 
     def _troubles(self, plan: TurnPlan) -> None:
         more = "raise gateway.{} and render again"
-        lineless = {one.service: one.lineless for one in plan.services if one.lineless}
+        lineless = {
+            service.service: service.lineless for service in plan.services if service.lineless
+        }
         found: Mapping[str, Mapping[str, str]] = {
             "no_backend_free": {
                 name: f"{why}; {more.format('services, backends or services_per_tenant')}"
@@ -494,10 +496,10 @@ class Reporter:
             },
             "no_server_free": dict.fromkeys(plan.routes.crowded, more.format("servers")),
             "service_unreadable": plan.unreadable,
-            "slots_lost": {one.service: loss_text(one.lost) for one in plan.services},
+            "slots_lost": {service.service: loss_text(service.lost) for service in plan.services},
         }
         # A warning about a service that was not decided in this turn stays: it may not be over.
-        decided = {one.service: "" for one in plan.services}
+        decided = {service.service: "" for service in plan.services}
         for event, whys in found.items():
             for name, why in {**decided, **whys}.items():
                 self.once(name, event, why)

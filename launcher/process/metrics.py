@@ -112,7 +112,9 @@ class _Last(Collector):
             # Users may submit any number of services; of those that the gateway carries there are
             # no more than its settings have.
             unrouted = turned.plan.routes.unrouted
-            services = [one for one in turned.plan.services if one.service not in unrouted]
+            services = [
+                service for service in turned.plan.services if service.service not in unrouted
+            ]
             yield from _of_services(turned, services)
             yield from _of_tokens(turned, services)
             yield from _of_quality(self.qualities, self.counts)
@@ -127,17 +129,17 @@ def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Me
 
     def doubted(service: ServicePlan) -> float:
         known = turned.state[service.service].generations.values()
-        return sum(one.doubt is not None for each in known for one in each.watched.values())
+        return sum(watch.doubt is not None for each in known for watch in each.watched.values())
 
     def removed(service: ServicePlan) -> float:
         known = turned.state[service.service].generations.values()
         return sum(len(each.removed_s) for each in known)
 
     values: Mapping[str, Callable[[ServicePlan], float]] = {
-        "desired_replicas": lambda one: one.decision.wanted,
+        "desired_replicas": lambda service_plan: service_plan.decision.wanted,
         "ready_replicas": _ready,
-        "backlog_requests": lambda one: one.load.waiting,
-        "in_flight_requests": lambda one: one.load.in_flight,
+        "backlog_requests": lambda service_plan: service_plan.load.waiting,
+        "in_flight_requests": lambda service_plan: service_plan.load.in_flight,
         "concurrency_requests": _concurrency,
         "failed_starts": failures,
         "suspect_replicas": doubted,
@@ -154,9 +156,9 @@ def _of_tokens(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Metr
         "time_per_output_token_seconds": _per_token_s,
     }
     timed = [
-        (one.service, memory.tokens)
-        for one in services
-        if one.times_tokens and (memory := turned.state[one.service].memory)
+        (service.service, memory.tokens)
+        for service in services
+        if service.times_tokens and (memory := turned.state[service.service].memory)
     ]
     for what, value in times.items():
         yield _by_service(what, ((key, value(tokens)) for key, tokens in timed))
@@ -168,7 +170,7 @@ def _of_quality(
     gauges: Mapping[str, Callable[[ServiceQuality], float | None]] = {
         "response_p50_seconds": _p50_s,
         "response_p95_seconds": _p95_s,
-        "objective_met_ratio": lambda one: one.objective_met_share,
+        "objective_met_ratio": lambda quality: quality.objective_met_share,
     }
     for what, value in gauges.items():
         yield _by_service(what, ((key, value(one)) for key, one in qualities.items()))

@@ -46,15 +46,15 @@ class OpenAIModels:
 
         A service for which this turn decided nothing stays as it was known.
         """
-        pools = {one.pool for one in ENGINES.values() if one.api == OPENAI_API}
-        decided = {one.service for one in plan.services}
+        pools = {engine.pool for engine in ENGINES.values() if engine.api == OPENAI_API}
+        decided = {service.service for service in plan.services}
         known = self._known or {}
         self._known = {
             **{key: known[key] for key in known if key in state and key not in decided},
             **{
-                one.service: _Service(one.submit_s, tuple(sorted(one.route.adapters)))
-                for one in plan.services
-                if one.route.pool in pools and not one.route.closing
+                service.service: _Service(service.submit_s, tuple(sorted(service.route.adapters)))
+                for service in plan.services
+                if service.route.pool in pools and not service.route.closing
             },
         }
 

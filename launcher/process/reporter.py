@@ -65,13 +65,13 @@ class ServiceReporter:
         the turn's look was older than what was last asked for it.
         """
         self._plan, self._state = plan, state
-        cold = frozenset(one.service for one in plan.services if one.load.held)
+        cold = frozenset(service.service for service in plan.services if service.load.held)
         cold |= self._cold & self._left_out(plan)
         self._cold_starts.update(cold - self._cold)
         self._cold = cold
 
     def _left_out(self, plan: TurnPlan) -> frozenset[str]:
-        return frozenset(self._state) - {one.service for one in plan.services}
+        return frozenset(self._state) - {service.service for service in plan.services}
 
     @property
     def counts(self) -> Mapping[str, Counts]:
@@ -117,9 +117,9 @@ class ServiceReporter:
         self._windows = windows
         self._cold_starts = Counter({key: self._cold_starts[key] for key in windows})
         self.qualities = {key: one for key, one in self.qualities.items() if key in left_out} | {
-            one.service: found
-            for one in plan.services
-            if (found := quality(windows[one.service], one.objective_ms)) is not None
+            service.service: found
+            for service in plan.services
+            if (found := quality(windows[service.service], service.objective_ms)) is not None
         }
 
     def _found(self, plan: TurnPlan, now_s: float) -> Iterator[tuple[str, ServiceReport]]:

@@ -115,10 +115,10 @@ class SavedState(SavedRows[ServiceState]):
 
     def read(self, key: str, value: object) -> ServiceState | None:
         """Read one state; if only what the autoscaler knows can't be read, the rest counts."""
-        found = super().read(key, value)
-        if found is None and isinstance(value, dict) and value.get("memory") is not None:
+        service_state = super().read(key, value)
+        if service_state is None and isinstance(value, dict) and value.get("memory") is not None:
             return self.read(key, {**value, "memory": None})
-        return found
+        return service_state
 
 
 def saved_curves(store: Store | None) -> SavedRows[KeptCurve]:

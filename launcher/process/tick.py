@@ -191,7 +191,7 @@ async def _ask_daemon(daemon: Daemon, turning: "_Turning", first: frozenset[str]
     asking = [
         service for service in turning.plan.services if service.desired_by_array or service.retired
     ]
-    asking.sort(key=lambda one: one.service not in first)
+    asking.sort(key=lambda service_plan: service_plan.service not in first)
     for number, service in enumerate(asking):
         if number and time.monotonic() >= until_s:
             turning.left.add(service.service)

@@ -56,13 +56,17 @@ class TokenWatch:
 
     def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over which replicas serve, and which services have an objective of tokens."""
-        engines = {one.pool: one for one in ENGINES.values() if isinstance(one, TokenEngine)}
-        self._replicas = {
-            one.service: dict(replicas_of(state[one.service], engine))
-            for one in plan.services
-            if (engine := engines.get(one.route.pool)) is not None
+        engines = {
+            engine.pool: engine for engine in ENGINES.values() if isinstance(engine, TokenEngine)
         }
-        self._timed = frozenset(one.service for one in plan.services if one.times_tokens)
+        self._replicas = {
+            service.service: dict(replicas_of(state[service.service], engine))
+            for service in plan.services
+            if (engine := engines.get(service.route.pool)) is not None
+        }
+        self._timed = frozenset(
+            service.service for service in plan.services if service.times_tokens
+        )
         self._questions.forget_others(set(map(tenant_of, state)))
         timed = self._timed & self._replicas.keys()
         self.counts = {key: one for key, one in self.counts.items() if key in timed}

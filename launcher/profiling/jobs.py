@@ -81,7 +81,7 @@ def look(job: ProfileJob, view: JobView | None) -> Progress:
     text = _text(job.output)
     found = tuple(messages(text))
     begun = [one for one in found if isinstance(one, Begun)]
-    points = tuple(explained([one for one in found if isinstance(one, Point)], text))
+    points = tuple(explained([point for point in found if isinstance(point, Point)], text))
     return Progress(job, view, begun[-1] if begun else None, points[: job.points])
 
 
@@ -117,7 +117,7 @@ async def follow(
             if views is not None and has_ended(one.view):
                 ended_s.setdefault(one.job.job_id, now_s)
         late = {job_id for job_id, at_s in ended_s.items() if now_s - at_s >= _FILE_PATIENCE_S}
-        if all(one.is_complete or one.job.job_id in late for one in seen):
+        if all(progress.is_complete or progress.job.job_id in late for progress in seen):
             break
         await asyncio.sleep(_FILE_S)
     return seen

@@ -61,8 +61,8 @@ class _Prompts:
         if self._signs_per_token is None:
             signs = self._work.prompt_tokens
             body = {"prompt": self._text(signs), "max_tokens": 1, "ignore_eos": True}
-            found = await client.stream(body)
-            self._signs_per_token = signs / max(1, found.prompt_tokens)
+            stream = await client.stream(body)
+            self._signs_per_token = signs / max(1, stream.prompt_tokens)
 
     def _text(self, signs: int) -> str:
         """Return a random text that no other request has."""
@@ -169,9 +169,9 @@ class _Load:
 
     async def _send(self) -> None:
         for body in self._bodies:
-            found = await self._client.stream(body)
+            stream = await self._client.stream(body)
             self._last_us = now_us()
-            self._streams.append(found)
+            self._streams.append(stream)
             self._ended.set()
 
 

@@ -251,8 +251,8 @@ def owners_of(text: str) -> Owners:
 
 
 def _after(word: str, text: str) -> str:
-    found = re.search(rf"{word} (\S+)", text, re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(rf"{word} (\S+)", text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def gateway_files(
@@ -273,7 +273,7 @@ def gateway_files(
         "openai_api": OPENAI_API,
         "openai_name": OPENAI_NAME,
         "openai_paths": _openai_paths(),
-        "openai_pools": [one.pool for one in ENGINES.values() if one.api == OPENAI_API],
+        "openai_pools": [engine.pool for engine in ENGINES.values() if engine.api == OPENAI_API],
         "maps": Maps(settings.directory),
         "rate_map": settings.directory / RATE_MAP,
         "concurrent_map": settings.directory / CONCURRENT_MAP,
@@ -322,8 +322,8 @@ def gateway_files(
 
 def _openai_paths() -> Sequence[str]:
     """Return all paths of OpenAI's API that some engine serves, each once."""
-    engines = (one for one in ENGINES.values() if one.api == OPENAI_API)
-    return tuple(dict.fromkeys(path for one in engines for path in one.http_paths))
+    engines = (engine for engine in ENGINES.values() if engine.api == OPENAI_API)
+    return tuple(dict.fromkeys(path for engine in engines for path in engine.http_paths))
 
 
 def _limits_text(limits: Mapping[str, int | None]) -> str:

@@ -47,7 +47,7 @@ async def wait_until_followed(
 
 async def _is_followed(daemon: DaemonClient, array_job_id: int) -> bool:
     services = (await daemon.ask(ViewRequest())).services
-    return any(one.is_followed for one in services if one.array_job_id == array_job_id)
+    return any(service.is_followed for service in services if service.array_job_id == array_job_id)
 
 
 def _trouble(url: str) -> str:

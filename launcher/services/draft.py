@@ -85,14 +85,14 @@ class MeasuredModels:
                 f"The measurements of {model} are of {len(loads) or 'no'} kinds of prompts.",
                 "Name a file with figures of its tokens; of others: slicewise mig instances.",
             )
-        found = cheapest(rows, self.costs, self.objective)
-        if found is None:
+        cost = cheapest(rows, self.costs, self.objective)
+        if cost is None:
             raise InvalidInputError(
                 Code.SLO_UNREACHABLE,
                 f"No measured configuration of {model} keeps the objective.",
                 "Raise it, or measure fewer requests at a time or larger types.",
             )
-        return found
+        return cost
 
 
 @dataclass(frozen=True)
@@ -136,14 +136,14 @@ def _choice(repository: Path, model: str) -> tuple[str, str]:
     model runs.
     """
     there = directories(repository)
-    kinds = {one.name: kind for one in there if (kind := engine_name_of(one))}
-    found = (repository_needs(ENGINES[one], repository, gpus=1) for one in set(kinds.values()))
-    parts = {part for needs in found for one in needs.values() for part in one.parts}
+    kinds = {path.name: kind for path in there if (kind := engine_name_of(path))}
+    found = (repository_needs(ENGINES[key], repository, gpus=1) for key in set(kinds.values()))
+    parts = {part for needs in found for need in needs.values() for part in need.parts}
     choice = [model] if model else [name for name in kinds if name not in parts]
     if len(choice) == 1 and choice[0] in kinds:
         return kinds[choice[0]], choice[0]
     what = f"no model {model!r}" if model else f"{len(choice) or 'no'} models to choose from"
-    unknown = [repository / model] if model else [one for one in there if one.name not in kinds]
+    unknown = [repository / model] if model else [path for path in there if path.name not in kinds]
     lies = "" if kinds and not model else listed(tuple(map(_described, unknown)))
     raise InvalidInputError(
         Code.USAGE,
@@ -173,9 +173,9 @@ def _where(repository: Path, models: Sequence[str]) -> str:
 
 def _below(repository: Path) -> Path | None:
     """Return a model one directory too deep, or in a cache of Hugging Face's tools."""
-    for one in directories(repository):
-        if all(entry.endswith("/") for entry in entries(one)):
-            for inner in (*directories(one), *directories(one / _SNAPSHOTS)):
+    for directory in directories(repository):
+        if all(entry.endswith("/") for entry in entries(directory)):
+            for inner in (*directories(directory), *directories(directory / _SNAPSHOTS)):
                 if engine_name_of(inner):
                     return inner
     return None
@@ -192,7 +192,7 @@ def _keys(
     found: Mapping[str, ModelNeeds],
     needs: ModelNeeds,
 ) -> Keys:
-    has_sequences = any(found[one].has_sequences for one in _with_parts(found, needs))
+    has_sequences = any(found[key].has_sequences for key in _with_parts(found, needs))
     keys: Keys = {
         "name": (chosen.name or _name(needs.name), ""),
         "tenant": (chosen.tenant, ""),
@@ -214,7 +214,7 @@ def _keys(
         keys["profile"] = (chosen.profile, "")
     else:
         size = sum(
-            map(_size, (repository / needs.name / one for one in needs.files))
+            map(_size, (repository / needs.name / file for file in needs.files))
             if not ENGINES[engine].loads_all
             else (_bytes(repository / one) for one in (needs.name, *needs.parts))
         )

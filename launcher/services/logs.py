@@ -95,8 +95,14 @@ def followed_generation(living: Sequence[ServiceView]) -> ServiceView:
     adapters.
     """
     newest = living[0]
-    current = (one for one in living if follows_by_adapters(one.directives, newest.directives))
-    runs = (one for one in (newest, *current) if any(s.state in _UNDER_WAY for s in one.slots))
+    current = (
+        service for service in living if follows_by_adapters(service.directives, newest.directives)
+    )
+    runs = (
+        service
+        for service in (newest, *current)
+        if any(s.state in _UNDER_WAY for s in service.slots)
+    )
     return next(runs, newest)
 
 
@@ -222,11 +228,11 @@ def _written_since(texts: Sequence[bytes], since_s: float, engine: Engine) -> li
 
 def _time_s(text: bytes, engine: Engine) -> float | None:
     """Return when a line was written, by its own words; None if it does not say so."""
-    found = _TIME.match(text)
-    if found is None:
+    match = _TIME.match(text)
+    if match is None:
         return engine.log_time_s(text[:_LINE_LENGTH].decode(errors="replace"), wall_s())
     try:
-        return datetime.fromisoformat(found[0].decode()).timestamp()
+        return datetime.fromisoformat(match[0].decode()).timestamp()
     except ValueError:
         return None
 

@@ -100,7 +100,7 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
 def _outside(repository: Path, needs: ModelNeeds) -> tuple[str, ...]:
     """Return the model's files that are links to somewhere else."""
     root = os.path.realpath(repository)
-    real = {one: os.path.realpath(repository / needs.name / one) for one in needs.files}
+    real = {file: os.path.realpath(repository / needs.name / file) for file in needs.files}
     return tuple(one for one, path in real.items() if not path.startswith(f"{root}{os.sep}"))
 
 
@@ -139,8 +139,8 @@ def repository_needs(
     ``chosen`` are files of services' ``model_file``, by the directory's name.
     """
     models = {
-        one.name: model_files(engine, one, chosen.get(one.name, ""))
-        for one in directories(repository)
+        directory.name: model_files(engine, directory, chosen.get(directory.name, ""))
+        for directory in directories(repository)
     }
     found = {name: engine.model_needs(files, models, gpus) for name, files in models.items()}
     return {name: _without_pointers(repository / name, needs) for name, needs in found.items()}
@@ -148,7 +148,7 @@ def repository_needs(
 
 def _without_pointers(directory: Path, needs: ModelNeeds) -> ModelNeeds:
     """Return the needs, with a problem where a file is only Git's pointer to a large one."""
-    pointers = [one for one in needs.files if _is_pointer(directory / one)]
+    pointers = [file for file in needs.files if _is_pointer(directory / file)]
     if not pointers:
         return needs
     said = (
@@ -223,7 +223,14 @@ def model_files(engine: Engine, directory: Path, chosen: str = "") -> ModelFiles
         for one in directories(directory)
         if one.name.isascii() and one.name.isdecimal()
     }
-    index = next((_index(directory / one) for one in engine.model_indexes if one in there), None)
+    index = next(
+        (
+            _index(directory / model_index)
+            for model_index in engine.model_indexes
+            if model_index in there
+        ),
+        None,
+    )
     config, trouble = None, ""
     if engine.model_config in there:
         try:

@@ -176,7 +176,9 @@ class ServiceObservation:
     def replicas(self) -> tuple[ReplicaView, ...]:
         """Slots that cost something or have a remark."""
         shown = {"ready", "starting", "draining"}
-        return tuple(one for one in self.every_slot if one.state in shown or one.why)
+        return tuple(
+            replica for replica in self.every_slot if replica.state in shown or replica.why
+        )
 
     @computed_field
     @property
@@ -193,23 +195,25 @@ class ServiceObservation:
 
     def _slots(self, array: int) -> Slots:
         return {
-            state: sorted(one.slot for one in self.in_state(state, array))
+            state: sorted(replica.slot for replica in self.in_state(state, array))
             for state in get_args(State)
         }
 
     def in_state(self, state: State, array_job_id: int | None = None) -> tuple[ReplicaView, ...]:
         """Return the replicas in that state, of all generations or of one."""
         return tuple(
-            one
-            for one in self.every_slot
-            if one.state == state and array_job_id in {None, one.array_job_id}
+            replica
+            for replica in self.every_slot
+            if replica.state == state and array_job_id in {None, replica.array_job_id}
         )
 
     @property
     def outdated(self) -> tuple[ReplicaView, ...]:
         """Replicas that newer ones replace."""
         return tuple(
-            one for one in self.every_slot if one.is_outdated and one.state not in {"held", "gone"}
+            replica
+            for replica in self.every_slot
+            if replica.is_outdated and replica.state not in {"held", "gone"}
         )
 
     @computed_field
@@ -227,7 +231,7 @@ class ServiceObservation:
     @property
     def ready(self) -> tuple[ReplicaView, ...]:
         """Replicas that serve and that no newer ones replace."""
-        return tuple(one for one in self.in_state("ready") if not one.is_outdated)
+        return tuple(replica for replica in self.in_state("ready") if not replica.is_outdated)
 
     @property
     def failures(self) -> int:
@@ -245,7 +249,9 @@ class ServiceObservation:
         if not self.is_routed:
             return "no address"
         ready = self.in_state("ready")
-        if self.failures and not any(one.array_job_id == self.array_job_id for one in ready):
+        if self.failures and not any(
+            replica.array_job_id == self.array_job_id for replica in ready
+        ):
             return "failing"
         if self.outdated:
             return "rolling"
@@ -264,7 +270,7 @@ class ServiceObservation:
     @property
     def loss(self) -> str:
         """Text about slots that were lost for good; "" if none was."""
-        return loss_text([one.slot for one in self.in_state("gone", self.array_job_id)])
+        return loss_text([replica.slot for replica in self.in_state("gone", self.array_job_id)])
 
     @computed_field
     @property
@@ -329,9 +335,12 @@ def join(
     view: ViewAnswer, gateway: Gateway | None, gateway_url: str, *, last_line: LogReader
 ) -> tuple[ServiceObservation, ...]:
     """Join the two looks, service by service; ``last_line`` is asked of replicas that start."""
-    tenants = {one.name: one for one in view.tenants}
-    reports = {(one.tenant, one.name): one for one in view.service_reports}
-    services = sorted({(one.tenant, one.name) for one in view.services})
+    tenants = {tenant.name: tenant for tenant in view.tenants}
+    reports = {
+        (service_report.tenant, service_report.name): service_report
+        for service_report in view.service_reports
+    }
+    services = sorted({(service.tenant, service.name) for service in view.services})
     return tuple(
         _service(
             generations_of(view.services, tenant, name),

@@ -66,7 +66,11 @@ def require_model(spec: ServiceSpec) -> None:
         raise _no_model(f"model_repository: {repository} is not a directory that you can see here")
     model = repository / spec.model
     if not engine.is_model(entries(model)):
-        models = (one for one in directories(repository) if engine.is_model(entries(one)))
+        models = (
+            directory
+            for directory in directories(repository)
+            if engine.is_model(entries(directory))
+        )
         there = [one.name for one in models]
         if engine.is_model(entries(repository)):
             raise _no_model(
@@ -132,9 +136,9 @@ def _delete_old(place: Path, living: AbstractSet[int]) -> None:
     logs: list[tuple[str, Path]] = []
     with suppress(OSError):
         for path in place.iterdir():
-            if (found := _LOG.fullmatch(path.name)) is None or path.is_symlink():
+            if (match := _LOG.fullmatch(path.name)) is None or path.is_symlink():
                 continue
-            array = found[1]
+            array = match[1]
             written_s[array] = max(written_s.get(array, 0.0), path.stat().st_mtime)
             logs.append((array, path))
     kept = sorted(written_s, key=lambda array: (written_s[array], int(array)))[-KEPT_LOGS:]

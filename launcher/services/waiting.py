@@ -92,7 +92,9 @@ def _fails(seen: ServiceObservation) -> OutsideError:
     if seen.is_ending:
         return OutsideError(Code.SERVICE_FAILING, f"{seen.service} is being deleted.")
     said = f": {seen.note}" if seen.note else ""
-    written = next((one.why for one in seen.in_state("held", seen.array_job_id) if one.why), "")
+    written = next(
+        (replica.why for replica in seen.in_state("held", seen.array_job_id) if replica.why), ""
+    )
     return OutsideError(
         Code.SERVICE_FAILING,
         f"{seen.service} does not start{said}.{written and f' {written}'}",

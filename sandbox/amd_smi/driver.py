@@ -76,7 +76,7 @@ class EmulatedAmdDriver:
 def _lines(gpus: Sequence[EmulatedAmdGpu]) -> Iterator[str]:
     for number, gpu in enumerate(gpus):
         on = board(gpu.model)
-        whole = max(on.profiles.values(), key=lambda one: one.memory_slices)
+        whole = max(on.profiles.values(), key=lambda profile: profile.memory_slices)
         compute, _, memory = (gpu.profile or "-.-").upper().partition(".")
         uuid = uuid5(NAMESPACE_OID, f"{gpu.model} {number}{gpu.serial}")
         yield (

@@ -105,7 +105,7 @@ class ActsPerformance:
     async def record(self) -> Acts:
         """Return what was done, with the jobs' times from Slurm's accounting."""
         jobs = (self.in_the_way, self.waits, *self._lender_jobs)
-        times = await asyncio.to_thread(self.commands.job_times, [one.job_id for one in jobs])
+        times = await asyncio.to_thread(self.commands.job_times, [job.job_id for job in jobs])
         begin_s = time.time() - self.stage.elapsed_s
         runs: Sequence[TaskRun] = ()
         if self._filler is not None:

@@ -124,7 +124,7 @@ class Commands:
         ``t_s`` is in Unix seconds.
         """
         asked = ("slicewise", "tenant-quota", "loans")
-        answers = [self._output(_OPERATOR, *asked, one, "--all", "--json") for one in tenants]
+        answers = [self._output(_OPERATOR, *asked, tenant, "--all", "--json") for tenant in tenants]
         return parse_loans(answers)
 
     def apply(self, plan: TenantPlan, service_file: Path) -> None:
@@ -220,7 +220,7 @@ def parse_repartitions(said: str) -> tuple[Mapping[str, str], ...]:
 
 
 def _layout(instances: Iterable[Mapping[str, Any]]) -> str:
-    return placements_text(Placement(**one) for one in instances)
+    return placements_text(Placement(**instance) for instance in instances)
 
 
 def parse_loans(answers: Iterable[str]) -> tuple[LoanChange, ...]:
@@ -238,7 +238,7 @@ def parse_loans(answers: Iterable[str]) -> tuple[LoanChange, ...]:
         }
     except (ValueError, KeyError, TypeError) as error:
         raise OutsideError(Code.SANDBOX_FAILED, f"Loans can't be read: {error!r}.") from error
-    return tuple(sorted(changes, key=lambda one: (one.t_s, one.lender, one.borrower)))
+    return tuple(sorted(changes, key=lambda change: (change.t_s, change.lender, change.borrower)))
 
 
 def parse_job_times(lines: Iterable[str]) -> Mapping[int, JobTimes]:
@@ -258,7 +258,7 @@ def parse_task_runs(lines: Iterable[str]) -> tuple[TaskRun, ...]:
         for task, state, start, end in rows
         if start.isdigit()
     )
-    return tuple(sorted(runs, key=lambda one: (one.started_s, one.task)))
+    return tuple(sorted(runs, key=lambda run: (run.started_s, run.task)))
 
 
 def _seconds(text: str) -> float | None:

@@ -34,9 +34,13 @@ def service_states(found: Iterable[ServiceObservation]) -> tuple[ServiceState, .
 
 
 def _replicas(service: ServiceObservation) -> Replicas:
-    holding = [one for one in service.every_slot if one.node and one.state not in {"held", "gone"}]
+    holding = [
+        replica
+        for replica in service.every_slot
+        if replica.node and replica.state not in {"held", "gone"}
+    ]
     ready = service.in_state("ready")
-    borrowed = sum(one.is_borrowed for one in holding)
+    borrowed = sum(replica.is_borrowed for replica in holding)
     return Replicas(
         ready=len(ready),
         starting=len(service.in_state("starting")),
@@ -44,5 +48,5 @@ def _replicas(service: ServiceObservation) -> Replicas:
         held=len(service.in_state("held")),
         own=len(holding) - borrowed,
         borrowed=borrowed,
-        borrowed_ready=sum(one.is_borrowed for one in ready),
+        borrowed_ready=sum(replica.is_borrowed for replica in ready),
     )

@@ -177,10 +177,18 @@ def _draw_replicas(axis: Axes, service: _Service, loans: Sequence[LoanChange]) -
         for slices, t_s in zip(nominal, service.times, strict=True)
     ]
     layers: Sequence[tuple[str, Sequence[int], Any]] = (
-        ("on its own quota", [one.ready - one.borrowed_ready for one in replicas], _OWN),
-        ("starting or ending", [one.own_not_ready for one in replicas], _PALE),
-        ("on quota of others", [one.borrowed_ready for one in replicas], _BORROWED),
-        ("", [one.borrowed - one.borrowed_ready for one in replicas], _BORROWED | _PALE),
+        (
+            "on its own quota",
+            [replica.ready - replica.borrowed_ready for replica in replicas],
+            _OWN,
+        ),
+        ("starting or ending", [replica.own_not_ready for replica in replicas], _PALE),
+        ("on quota of others", [replica.borrowed_ready for replica in replicas], _BORROWED),
+        (
+            "",
+            [replica.borrowed - replica.borrowed_ready for replica in replicas],
+            _BORROWED | _PALE,
+        ),
     )
     top = [0] * len(replicas)
     for label, counts, style in layers:
@@ -205,8 +213,8 @@ def _draw_chats(axis: Axes, service: _Service, chats: Sequence[Chat]) -> None:
     """Draw what holds GPUs, and above it each chat from its question to its last token."""
     replicas = [sample.state.replicas for sample in service.samples]
     colours: Any = {"facecolor": service.colour, "edgecolor": service.colour}
-    ready = [one.ready for one in replicas]
-    held = [max(one.ready, one.own) for one in replicas]
+    ready = [replica.ready for replica in replicas]
+    held = [max(replica.ready, replica.own) for replica in replicas]
     axis.fill_between(
         service.times, 0, ready, step="post", label="on its own quota", **colours, **_OWN
     )
@@ -257,7 +265,7 @@ def _draw_filler(axis: Axes, runs: Sequence[TaskRun]) -> None:
 
 def lent_to(tenant: str, loans: Iterable[LoanChange], t_s: float) -> int:
     """Return the millislices lent to a tenant at a time, less what it lends to others."""
-    amounts = {(one.lender, one.borrower): one.millislices for one in loans if one.t_s <= t_s}
+    amounts = {(loan.lender, loan.borrower): loan.millislices for loan in loans if loan.t_s <= t_s}
     return sum(
         amount * ((borrower == tenant) - (lender == tenant))
         for (lender, borrower), amount in amounts.items()
@@ -280,7 +288,7 @@ def _draw_acts(axis: Axes, recording: Recording) -> None:
     last_s = max(sample.t_s for sample in recording.samples)
     jobs = sorted(recording.acts.batch_jobs, key=lambda job: (job.tenant, job.job_id))
     bars = [bar for job in jobs for bar in _job_bars(job, last_s)]
-    bars += [_repartition_bar(one) for one in recording.acts.repartitions]
+    bars += [_repartition_bar(repartition) for repartition in recording.acts.repartitions]
     lines = list(dict.fromkeys(bar.line for bar in bars))
     for bar in bars:
         place, begin_s = lines.index(bar.line), max(bar.begin_s, 0.0)

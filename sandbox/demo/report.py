@@ -162,12 +162,12 @@ class Report:
         """Ready for ``json.dumps``; ``facts`` become keys of their own."""
         values = asdict(self)
         facts = values.pop("facts")
-        promises = [asdict(one) for one in self.promises()]
+        promises = [asdict(promise) for promise in self.promises()]
         return {**values, "promises": promises, **facts}
 
     def shortfalls(self) -> tuple[str, ...]:
         """Say what this run failed to show; () if it showed everything."""
-        return tuple(one.shortfall for one in self.promises() if not one.is_kept)
+        return tuple(promise.shortfall for promise in self.promises() if not promise.is_kept)
 
     def promises(self) -> tuple[Promise, ...]:
         """Return everything that each run must show, with whether this one did."""
@@ -214,7 +214,9 @@ class Report:
             f"loans changed {len(self.loans)} times, and all were given back",
             f"{self.lent_at_the_end} millislices are still lent at the end",
         )
-        waits = [one.waited_s for one in self.batch_jobs if one.waited_s is not None]
+        waits = [
+            batch_job.waited_s for batch_job in self.batch_jobs if batch_job.waited_s is not None
+        ]
         yield Promise(
             len(waits) == len(self.batch_jobs) and max(waits, default=0) > 0,
             f"{len(waits)} batch jobs ran, of which one waited {max(waits, default=0):.0f} s",
@@ -230,7 +232,7 @@ class Report:
             f"the batch job that fills what is idle had at most {filler.most} slices, gave way "
             f"{filler.gave_way} times, and ended {filler.tasks_done} of {FILLER_TASKS} tasks",
         )
-        done = [one for one in self.repartitions if one.state == "done"]
+        done = [repartition for repartition in self.repartitions if repartition.state == "done"]
         yield Promise(
             bool(done),
             "; ".join(f"the GPU of {one.node} was repartitioned under load" for one in done),
@@ -358,7 +360,7 @@ def _replicas_end(samples: Sequence[Sample]) -> int | None:
 
 def lent_now(loans: Iterable[LoanChange]) -> int:
     """Return how many millislices are lent after these changes, which are in order of time."""
-    amounts = {(one.lender, one.borrower): one.millislices for one in loans}
+    amounts = {(loan.lender, loan.borrower): loan.millislices for loan in loans}
     return sum(amounts.values())
 
 
@@ -380,23 +382,23 @@ def _chat(recording: Recording) -> ChatReport | None:
         return None
     first, *others = recording.chats
     service = first.request.service
-    last = [one for one in recording.samples if one.state.service == service]
+    last = [sample for sample in recording.samples if sample.state.service == service]
     ledger = recording.ledger.millislice_s_by_service.get(service, 0)
     return ChatReport(
         service=service,
         requests=len(recording.chats),
-        failed=sum(bool(one.request.error) for one in recording.chats),
+        failed=sum(bool(chat.request.error) for chat in recording.chats),
         replicas_before=first.replicas_before,
         first_token_s=_slowest_first_token_s([first]),
         next_first_token_s=_slowest_first_token_s(others),
-        tokens=sum(one.tokens for one in recording.chats),
+        tokens=sum(chat.tokens for chat in recording.chats),
         replicas_end=_replicas_end(last),
         slice_seconds=SliceSeconds(ledger / 1000, recording.sacct_millislice_s_of_chat / 1000),
     )
 
 
 def _slowest_first_token_s(chats: Iterable[Chat]) -> float | None:
-    took_s = [one.first_token_s for one in chats if one.first_token_s is not None]
+    took_s = [chat.first_token_s for chat in chats if chat.first_token_s is not None]
     return round(max(took_s), 3) if took_s else None
 
 

@@ -122,14 +122,14 @@ class Story:
 
     def borrowed(self, service: str) -> int:
         """Return how many replicas of a service hold GPUs on borrowed quota now."""
-        return sum(one.borrowed for one in self._replicas(service))
+        return sum(replica.borrowed for replica in self._replicas(service))
 
     def costing(self, service: str) -> int:
         """Return how many slots of a service held or asked for GPUs in the last sample."""
-        return sum(one.costing for one in self._replicas(service))
+        return sum(replica.costing for replica in self._replicas(service))
 
     def _replicas(self, service: str) -> Sequence[Replicas]:
-        return [one.state.replicas for one in self._latest if one.state.service == service]
+        return [sample.state.replicas for sample in self._latest if sample.state.service == service]
 
     def tell(self, news: str) -> None:
         """Show what happens now beside the load, until the next phase."""
@@ -207,7 +207,7 @@ class Story:
             agree = all(use.deviation <= LEDGER_TOLERANCE for use in uses)
             if (agree and not lent_now(loans)) or self.load.elapsed_s > deadline_s:
                 begin_s = time.time() - self.load.elapsed_s
-                moved = tuple(replace(one, t_s=one.t_s - begin_s) for one in loans)
+                moved = tuple(replace(loan, t_s=loan.t_s - begin_s) for loan in loans)
                 return _Books(ledger, sacct, of_chat.get(CHAT.tenant, 0), moved)
             await asyncio.sleep(1.0)
 

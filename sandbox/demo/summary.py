@@ -27,7 +27,7 @@ def _headline(report: Report) -> Text:
     """How soon requests were answered, and on whose slices: what most readers look for."""
     if report.p95_ms is None:
         return Text("No request was answered.", style="bold red")
-    borrowed = max((one.borrowed_max for one in report.services.values()), default=0)
+    borrowed = max((service.borrowed_max for service in report.services.values()), default=0)
     filler, p95_s = report.filler, report.p95_ms / 1000
     waited = ""
     if report.no_wait_share is not None:
@@ -45,9 +45,9 @@ def _promises(report: Report) -> Table:
     table = Table(title="What was shown", title_justify="left", box=None, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
-    for one in report.promises():
-        mark = Text("yes", style="green") if one.is_kept else Text("NO", style="bold red")
-        table.add_row(mark, Text(one.shown if one.is_kept else one.shortfall))
+    for promise in report.promises():
+        mark = Text("yes", style="green") if promise.is_kept else Text("NO", style="bold red")
+        table.add_row(mark, Text(promise.shown if promise.is_kept else promise.shortfall))
     return table
 
 
@@ -75,7 +75,7 @@ def _numbers(report: Report) -> Table:
             ),
         ),
         *((f"{one.user}'s job", _job(one)) for one in report.batch_jobs),
-        *(("repartition", _repartition(one)) for one in report.repartitions),
+        *(("repartition", _repartition(repartition)) for repartition in report.repartitions),
         ("chat", _chat(report.chat)),
         ("refused", "none" if refusal is None else refusal.text()),
         ("ledger", _balance(report.ledger_imbalance)),

@@ -51,9 +51,9 @@ def slices(layout: Layout) -> Mapping[str, Mapping[str, int]]:
 
 def _slices(layout: Layout, node: str) -> Mapping[str, int]:
     with _seen(layout, node):
-        found = read_inventory(driver(layout, node).host_root)
-    placements = [one.placement for gpu in found.gpus for one in gpu.instances]
-    return dict(Counter(one.profile for one in placements))
+        inventory = read_inventory(driver(layout, node).host_root)
+    placements = [instance.placement for gpu in inventory.gpus for instance in gpu.instances]
+    return dict(Counter(placement.profile for placement in placements))
 
 
 def library_directory(layout: Layout) -> Path:

@@ -146,35 +146,35 @@ def _sets_limits(site: SiteInputs) -> bool:
 
 def _qos_limits(now: SiteDescription) -> Mapping[str, QosLimits]:
     modes = {
-        one.name: now.preempt_mode if one.preempt_mode == _OF_CLUSTER else one.preempt_mode
-        for one in now.qos
+        qos.name: now.preempt_mode if qos.preempt_mode == _OF_CLUSTER else qos.preempt_mode
+        for qos in now.qos
     }
     # Slurm makes room by ending jobs; by the other modes none ends.
     going = {name for name, mode in modes.items() if mode in _ENDING} if now.preempts_by_qos else ()
     return {
-        one.name: QosLimits(
-            grp_tres=one.grp_tres,
-            grp_run_mins=one.grp_tres_run_mins,
-            max_tres_per_account=one.max_tres_per_account,
-            preempts=one.preempt.intersection(going),
-            preempt_exempt_s=one.preempt_exempt_s or 0,
-            preempt_requeues=modes[one.name] == _REQUEUE,
-            priority=one.priority,
+        qos.name: QosLimits(
+            grp_tres=qos.grp_tres,
+            grp_run_mins=qos.grp_tres_run_mins,
+            max_tres_per_account=qos.max_tres_per_account,
+            preempts=qos.preempt.intersection(going),
+            preempt_exempt_s=qos.preempt_exempt_s or 0,
+            preempt_requeues=modes[qos.name] == _REQUEUE,
+            priority=qos.priority,
         )
-        for one in now.qos
+        for qos in now.qos
     }
 
 
 def _account_limits(found: Iterable[Association]) -> Mapping[str, AccountLimits]:
     return {
-        one.account: AccountLimits(
-            parent=one.parent,
-            grp_tres=one.grp_tres,
-            grp_run_mins=one.grp_tres_run_mins,
-            share=1 if one.share is None else one.share,
+        association.account: AccountLimits(
+            parent=association.parent,
+            grp_tres=association.grp_tres,
+            grp_run_mins=association.grp_tres_run_mins,
+            share=1 if association.share is None else association.share,
         )
-        for one in found
-        if not one.user
+        for association in found
+        if not association.user
     }
 
 

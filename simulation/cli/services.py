@@ -162,7 +162,7 @@ def _arrays_of(site: SiteInputs) -> Mapping[str, frozenset[int]]:
 def _of_site(site: SiteInputs, arrays: frozenset[int]) -> _Known:
     """The newest of a service's generations."""
     array = max(arrays)
-    one = next(one for one in site.now.services if one.array_job_id == array)
+    one = next(service for service in site.now.services if service.array_job_id == array)
     job = next((job for job in site.now.jobs if job.array_job_id == array), None)
     keys = {"name": one.name, "tenant": one.tenant, "model_repository": "/", "model": "model"}
     spec = service_spec({**one.values, **keys})

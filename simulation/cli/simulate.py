@@ -244,13 +244,13 @@ def _planned(
     from slicewise.simulation.cli.change import planned  # noqa: PLC0415 -- not for --help
     from slicewise.slurm_plugin.cli.views.quota_plan import change_shown  # noqa: PLC0415 -- as above
 
-    found = planned(file, site, asked.start_s)
+    planned_change = planned(file, site, asked.start_s)
     if not as_json:
         console().print(Text("What changes", style="bold"))
-        for shown in change_shown(found, site.cluster.name):
+        for shown in change_shown(planned_change, site.cluster.name):
             console().print(shown)
         console().print()
-    return found
+    return planned_change
 
 
 def _run(
@@ -283,8 +283,8 @@ def _run(
         grace_s=site.settings.lending.grace_s,
     )
     with progress_bar("Simulating") as tell:
-        found = run(experiment, processes=processes or _cpus(), progress=tell)
-    return replace(found, notes=(*asked.notes, *notes, *found.notes))
+        result = run(experiment, processes=processes or _cpus(), progress=tell)
+    return replace(result, notes=(*asked.notes, *notes, *result.notes))
 
 
 def _cpus() -> int:

@@ -141,16 +141,16 @@ def read_each(
     left = MOST_JOBS
     for line in lines:
         try:
-            found = read(line)
+            t = read(line)
         except UNREADABLE as error:
             unread.add(line[0], error)
         else:
-            if found is None:
+            if t is None:
                 continue
             if not left:
                 raise unread.error(line[0], f"more than {MOST_JOBS} jobs or runs")
             left -= 1
-            yield found
+            yield t
 
 
 @contextmanager

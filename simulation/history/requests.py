@@ -98,14 +98,14 @@ class _JsonLines:
             raise ValueError(f"no form of traces has a key {min(unknown)}")
         if self.form is not None and (form, has_own_keys) != (self.form, self._has_own_keys):
             raise ValueError("a form other than that of the lines before")
-        found = _of_json(said, form)
+        request = _of_json(said, form)
         if self.form is None:
             self.form, self._has_own_keys = form, has_own_keys
             if form is _BAILIAN and not has_own_keys:
                 self._unread.assume(_OF_BAILIAN)
             elif form is _MOONCAKE and not _is_surely_mooncake(said):
                 self._unread.assume(_IN_MS)
-        return found
+        return request
 
 
 def _form_by_blocks(said: Mapping[str, Any], before: _JsonForm) -> _JsonForm:
@@ -139,14 +139,14 @@ def read_requests(path: Path) -> RequestTrace:
         if first is None:
             raise unread.nothing(1, "the file is empty")
         rows = _read(first[1], chain([first], lines), unread, json_lines)
-        found = sorted(rows, key=lambda one: one.at_s)
-    if not found:
+        requests = sorted(rows, key=lambda row: row.at_s)
+    if not requests:
         raise unread.nothing(first[0], "no request follows")
-    begin_s = found[0].at_s
-    for nth, one in enumerate(found):  # In place: a second list of millions takes as much again.
-        found[nth] = one._replace(at_s=one.at_s - begin_s)
+    begin_s = requests[0].at_s
+    for nth, one in enumerate(requests):  # In place: a second list of millions takes as much again.
+        requests[nth] = one._replace(at_s=one.at_s - begin_s)
     return RequestTrace(
-        requests=found,
+        requests=requests,
         unread=unread.count,
         first_unread=unread.first,
         assumed=tuple(unread.assumed),
@@ -213,7 +213,7 @@ def _time_s(text: str, unread: UnreadLines, *, is_sure: bool) -> float:
 def _of_json(said: Any, form: _JsonForm) -> TracedRequest:
     prompt, output = (_tokens(str(said[key])) for key in ("input_length", "output_length"))
     blocks = tuple(map(int, said.get("hash_ids") or ()))
-    if any(abs(one) >= _MOST_BLOCK for one in blocks):
+    if any(abs(block) >= _MOST_BLOCK for block in blocks):
         raise ValueError("no number of a block")
     return TracedRequest(seconds(str(said["timestamp"])) / form.ticks, prompt, output, None, blocks)
 

@@ -312,7 +312,7 @@ class _Rows:
             *(run.submit_s, run.eligible_s, run.start_s, run.end_s, run.elapsed_s),
             run.time_limit_s,
         )
-        if max(one or 0 for one in times) >= MOST_S:
+        if max(time or 0 for time in times) >= MOST_S:
             raise ValueError("a time that no calendar has")
         # Whatever can't be read of it is found here, where it costs this line alone.
         _request(run), _indices(run.task.partition("_[")[2])
@@ -320,10 +320,10 @@ class _Rows:
 
     def _check_times(self, row: Mapping[str, str]) -> None:
         for name in ("Submit", "Start", "End"):
-            found = _WITHOUT_OFFSET.fullmatch(row[name])
-            if found is not None and found["clock"] is None:
+            match = _WITHOUT_OFFSET.fullmatch(row[name])
+            if match is not None and match["clock"] is None:
                 raise ValueError(f"a day without a time of day: {row[name]}")
-            if found is not None:
+            if match is not None:
                 self._unread.assume(IN_UTC)
         if row.get("Timelimit") == "INVALID" and not row.get("TimelimitRaw"):
             self._unread.assume(_INVALID_LIMIT)
@@ -513,7 +513,7 @@ def _count(text: str) -> int:
 def _amount(text: str, units: Mapping[str, float]) -> float:
     if not text:
         return 0.0
-    found = _AMOUNT.fullmatch(text)
-    if found is None:
+    match = _AMOUNT.fullmatch(text)
+    if match is None:
         raise ValueError(f"no amount: {text}")
-    return float(found["number"]) * units[found["unit"]]
+    return float(match["number"]) * units[match["unit"]]

@@ -81,8 +81,8 @@ def _whole_jobs(lines: Iterable[Line], machine: _Machine) -> Iterator[Line]:
     """Lines of jobs, without comments and without parts of jobs."""
     for number, text in lines:
         if text.lstrip().startswith(";"):
-            if found := _SAID.match(text.lstrip()):
-                machine.said[found["key"].lower()] = int(found["number"])
+            if match := _SAID.match(text.lstrip()):
+                machine.said[match["key"].lower()] = int(match["number"])
             continue
         words = text.split()
         if len(words) == FIELDS and words[10] in _PARTS:

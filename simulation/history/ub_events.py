@@ -86,19 +86,19 @@ def _limit_s(text: str) -> int | None:
     """Seconds of sbatch's ``--time``: ``60`` (minutes), ``1:30:00``, ``3-00``, ``UNLIMITED``."""
     if text.upper() in {"UNLIMITED", "INFINITE"}:
         return None
-    found = _TIME.fullmatch(text)
-    if found is None:
+    match = _TIME.fullmatch(text)
+    if match is None:
         raise ValueError(f"no time limit: {text}")
-    if found["clock"] is not None:
-        parts = found["clock"].split(":")
+    if match["clock"] is not None:
+        parts = match["clock"].split(":")
         return sum(int(n) * s for n, s in zip(parts, _UNITS_S[len(parts)], strict=True))
-    clock = [found["hours"], *found["rest"].split(":")[1:], "0", "0"]
+    clock = [match["hours"], *match["rest"].split(":")[1:], "0", "0"]
     whole = sum(int(n) * s for n, s in zip(clock, (3600, 60, 1), strict=False))
-    return int(found["days"]) * 86_400 + whole
+    return int(match["days"]) * 86_400 + whole
 
 
 def _memory_mib(text: str) -> int:
-    found = _MEMORY.fullmatch(text.upper())
-    if found is None:
+    match = _MEMORY.fullmatch(text.upper())
+    if match is None:
         raise ValueError(f"no amount of memory: {text}")
-    return int(int(found["number"]) * _MIB[found["unit"]])
+    return int(int(match["number"]) * _MIB[match["unit"]])

@@ -63,10 +63,10 @@ def simulation_html(
         trust=trust_text(result.self_check, result.unchecked),
         checked=trust_rows(result.self_check) if result.self_check else (),
         figures=rows,
-        has_intervals=any(one.interval for one in rows),
+        has_intervals=any(row.interval for row in rows),
         chance=chance_text(result),
         meanings=MEANINGS,
-        charts=[chart_markup(one) for one in _over_time(result, zone) if one.times_s],
+        charts=[chart_markup(chart) for chart in _over_time(result, zone) if chart.times_s],
         gains=gains_words(tenants),
         tenants=tenant_rows(result),
         waits=bars_markup(_waits(result, tenants)),
@@ -89,7 +89,7 @@ def _over_time(result: SimulationResult, zone: str) -> Sequence[TimeChart]:
             title=title,
             summary=summary,
             unit=unit,
-            times_s=tuple(int(one.at_s) for one in steps),
+            times_s=tuple(int(step.at_s) for step in steps),
             step_s=_step_s(steps),
             zone=zone,
             series=tuple(ChartSeries(name, _values(run, len(steps), figure)) for name, run in runs),
@@ -135,20 +135,24 @@ def _values(
 
 
 def _waits(result: SimulationResult, tenants: Sequence[TenantDifference]) -> BarChart:
-    most = sorted(tenants, key=lambda one: (-_waited_s(one), one.tenant))[:DRAWN]
-    sides = [[one.present for one in most]]
+    most = sorted(tenants, key=lambda tenant: (-_waited_s(tenant), tenant.tenant))[:DRAWN]
+    sides = [[difference.present for difference in most]]
     if result.changed is not None:
-        sides.append([one.changed for one in most])
-    longest_s = max((one.wait_mean_s for side in sides for one in side if one), default=0.0)
+        sides.append([difference.changed for difference in most])
+    longest_s = max(
+        (tenant.wait_mean_s for side in sides for tenant in side if tenant), default=0.0
+    )
     unit, length_s = ("hours", _HOUR_S) if longest_s >= _LONG_S else ("minutes", _MINUTE_S)
     return BarChart(
         title="Mean wait by tenant",
         summary=gains_words(tenants) or "How long the jobs of each tenant waited in the mean.",
         unit=unit,
         noun="tenant",
-        names=tuple(one.tenant for one in most),
+        names=tuple(difference.tenant for difference in most),
         series=tuple(
-            ChartSeries(name, tuple(one.wait_mean_s / length_s if one else None for one in side))
+            ChartSeries(
+                name, tuple(tenant.wait_mean_s / length_s if tenant else None for tenant in side)
+            )
             for (name, _), side in zip(_runs(result), sides, strict=True)
         ),
     )

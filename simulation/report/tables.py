@@ -27,10 +27,10 @@ def trust_table(rows: Sequence[TrustRow]) -> FittingTable:
     """One line per figure: as it was, as the simulation has it."""
     return FittingTable(
         (
-            column("present policy", (one.words for one in rows)),
-            column("as it was", (one.history for one in rows), right=True),
-            column("simulated", (one.replayed for one in rows), right=True),
-            column("error", (one.error for one in rows), right=True),
+            column("present policy", (row.words for row in rows)),
+            column("as it was", (row.history for row in rows), right=True),
+            column("simulated", (row.replayed for row in rows), right=True),
+            column("error", (row.error for row in rows), right=True),
         )
     )
 
@@ -38,72 +38,72 @@ def trust_table(rows: Sequence[TrustRow]) -> FittingTable:
 def figures_table(rows: Sequence[FigureRow]) -> FittingTable:
     """One line per figure of the cluster, by the present policy and, if there is one, the other."""
     found = [
-        column("figure", (one.words for one in rows)),
-        column("present", (one.present for one in rows), right=True),
+        column("figure", (row.words for row in rows)),
+        column("present", (row.present for row in rows), right=True),
     ]
-    is_compared = any(one.verdict for one in rows)
+    is_compared = any(row.verdict for row in rows)
     if is_compared:
-        steps = (_styled(one.difference, one.verdict) for one in rows)
+        steps = (_styled(row.difference, row.verdict) for row in rows)
         found += [
-            column("changed", (one.changed for one in rows), right=True),
+            column("changed", (row.changed for row in rows), right=True),
             column("difference", steps, right=True),
         ]
-    if any(one.interval for one in rows):
-        found.append(column("95 % interval", (one.interval for one in rows), right=True, rank=1))
+    if any(row.interval for row in rows):
+        found.append(column("95 % interval", (row.interval for row in rows), right=True, rank=1))
     if is_compared:
-        found.append(column("", (_styled(str(one.verdict), one.verdict) for one in rows)))
+        found.append(column("", (_styled(str(row.verdict), row.verdict) for row in rows)))
     return FittingTable(tuple(found))
 
 
 def tenants_table(rows: Sequence[TenantRow]) -> FittingTable:
     """One line per tenant, in the order of the rows; by both policies an arrow leads over."""
-    is_compared = any(one.verdict for one in rows)
+    is_compared = any(row.verdict for row in rows)
     found = [
-        column("tenant", (one.tenant for one in rows)),
-        column("jobs", (one.jobs for one in rows), right=True, rank=3),
-        column("wait, mean", (_led(one.mean) for one in rows), right=True),
+        column("tenant", (row.tenant for row in rows)),
+        column("jobs", (row.jobs for row in rows), right=True, rank=3),
+        column("wait, mean", (_led(row.mean) for row in rows), right=True),
     ]
     if is_compared:
-        steps = (_styled(one.mean_step, one.verdict) for one in rows)
+        steps = (_styled(row.mean_step, row.verdict) for row in rows)
         found.append(column("difference", steps, right=True))
     found += [
-        column("99 % within", (_led(one.p99) for one in rows), right=True, rank=2),
-        column("slices", (_led(one.held) for one in rows), right=True, rank=1),
+        column("99 % within", (_led(row.p99) for row in rows), right=True, rank=2),
+        column("slices", (_led(row.held) for row in rows), right=True, rank=1),
     ]
-    found.append(column("late jobs", (_led(one.late) for one in rows), right=True, rank=2))
+    found.append(column("late jobs", (_led(row.late) for row in rows), right=True, rank=2))
     if is_compared:
-        found.append(column("", (_styled(one.word, one.verdict) for one in rows)))
+        found.append(column("", (_styled(row.word, row.verdict) for row in rows)))
     return FittingTable(tuple(found))
 
 
 def nodes_table(rows: Sequence[NodeRow]) -> FittingTable:
     """One line per figure of nodes that failed or whose GPUs were cut again."""
-    found = [
-        column("nodes", (one.words for one in rows)),
-        column("present", (one.of.present for one in rows), right=True),
+    columns = [
+        column("nodes", (row.words for row in rows)),
+        column("present", (row.of.present for row in rows), right=True),
     ]
-    if any(one.of.changed for one in rows):
-        found.append(column("changed", (one.of.changed for one in rows), right=True))
-    return FittingTable(tuple(found))
+    if any(row.of.changed for row in rows):
+        columns.append(column("changed", (row.of.changed for row in rows), right=True))
+    return FittingTable(tuple(columns))
 
 
 def services_table(rows: Sequence[ServiceRow]) -> FittingTable:
     """One line per service; by both policies an arrow leads over."""
     found = [
-        column("service", (one.service for one in rows)),
-        column("requests", (one.requests for one in rows), right=True, rank=2),
-        column("in time", (_led(one.attainment) for one in rows), right=True),
+        column("service", (row.service for row in rows)),
+        column("requests", (row.requests for row in rows), right=True, rank=2),
+        column("in time", (_led(row.attainment) for row in rows), right=True),
     ]
-    if any(one.interval for one in rows):
-        found.append(column("95 % interval", (one.interval for one in rows), right=True, rank=1))
+    if any(row.interval for row in rows):
+        found.append(column("95 % interval", (row.interval for row in rows), right=True, rank=1))
     found += [
-        column("99 % within", (_led(one.p99) for one in rows), right=True),
-        column("slice-hours", (_led(one.slice_hours) for one in rows), right=True),
-        column("starts, ends", (_led(one.changes) for one in rows), right=True, rank=1),
-        column("lost", (_led(one.lost) for one in rows), right=True, rank=3),
+        column("99 % within", (_led(row.p99) for row in rows), right=True),
+        column("slice-hours", (_led(row.slice_hours) for row in rows), right=True),
+        column("starts, ends", (_led(row.changes) for row in rows), right=True, rank=1),
+        column("lost", (_led(row.lost) for row in rows), right=True, rank=3),
     ]
-    if any(one.verdict for one in rows):
-        found.append(column("", (_styled(one.word, one.verdict) for one in rows)))
+    if any(row.verdict for row in rows):
+        found.append(column("", (_styled(row.word, row.verdict) for row in rows)))
     return FittingTable(tuple(found))
 
 

@@ -90,7 +90,7 @@ def simulate(
     if lost and not any(one.jobs or one.services for one in (whole, then) if one is not None):
         raise _nothing(lost)
     check = _checked(experiment, present)
-    own, others = [one.figures for one in present], [one.figures for one in changed]
+    own, others = [run.figures for run in present], [run.figures for run in changed]
     return SimulationResult(
         cluster=experiment.cluster.name,
         seed=experiment.seed,
@@ -211,27 +211,27 @@ def _one(nth: int, task: _Task) -> PartRun:
     def tell(share: float) -> None:
         given.shares[nth] = share
 
-    found = part_run(given.experiment, task.number, is_changed=task.is_changed, progress=tell)
+    run = part_run(given.experiment, task.number, is_changed=task.is_changed, progress=tell)
     given.shares[nth] = 1.0
-    return found
+    return run
 
 
 def _whole(experiment: Experiment, runs: Sequence[PartRun]) -> Figures:
     capacity = capacity_millislices(experiment.cluster, experiment.costs)
     first = runs[0].figures
-    owed = {one.tenant: one.guaranteed_millislices for one in first.tenants}
-    found = figures(first.name, joined([one.measured for one in runs]), capacity, owed)
-    return replace(found, refused=sum(one.figures.refused for one in runs))
+    owed = {tenant.tenant: tenant.guaranteed_millislices for tenant in first.tenants}
+    found = figures(first.name, joined([run.measured for run in runs]), capacity, owed)
+    return replace(found, refused=sum(run.figures.refused for run in runs))
 
 
 def _checked(experiment: Experiment, runs: Sequence[PartRun]) -> SelfCheck | None:
     """Compare jobs alone: services are not those of the past."""
-    starts_s = {number: at_s for one in runs for number, at_s in one.starts_s.items()}
+    starts_s = {number: at_s for run in runs for number, at_s in run.starts_s.items()}
     jobs = compared_jobs(experiment.jobs, starts_s)
     never = sum(1 for _ in _really_started(experiment, runs))
     use = _utilisation_of_history(experiment)
-    held = sum(one.measured.held_millislice_s - one.measured.replica_millislice_s for one in runs)
-    capacity = sum(one.measured.capacity_millislice_s for one in runs)
+    held = sum(run.measured.held_millislice_s - run.measured.replica_millislice_s for run in runs)
+    capacity = sum(run.measured.capacity_millislice_s for run in runs)
     utilisation = held / capacity if capacity else 0.0
     return self_check(jobs, use, utilisation, never_started=never)
 
@@ -266,14 +266,14 @@ def _unchecked(experiment: Experiment, runs: Sequence[PartRun]) -> str:
 
 def _really_started(experiment: Experiment, runs: Sequence[PartRun]) -> Iterator[int]:
     """Numbers of the jobs that counted and started in the past alone."""
-    for one in runs:
-        for number in one.never_started:
+    for run in runs:
+        for number in run.never_started:
             if experiment.jobs[number].started_s is not None:
                 yield number
 
 
 def _refusals(runs: Sequence[PartRun]) -> Refusals:
     found: Counter[tuple[str, str]] = Counter()
-    for one in runs:
-        found.update(one.refused)
+    for run in runs:
+        found.update(run.refused)
     return found

@@ -287,11 +287,11 @@ def _nodes(path: Path, own: _File, settings: Settings) -> Iterator[SimulatedNode
 
 def _boards(path: Path, group: _Nodes, settings: Settings) -> BoardsOfNode | None:
     """The nodes' boards, if they may be cut again."""
-    found = boards_of(group.gpus, settings, group.boards)
-    if found is None and group.boards is not None and settings.repartition.allowed:
+    node = boards_of(group.gpus, settings, group.boards)
+    if node is None and group.boards is not None and settings.repartition.allowed:
         why = f"the instances of {quoted(group.names)} do not fit on {group.boards} of one model"
         raise _refused(path, f"nodes.boards: {why}")
-    return found
+    return node
 
 
 def _refused(path: Path, why: str) -> InvalidInputError:

@@ -150,7 +150,11 @@ def _snapshot(path: Path, text: bytes) -> SiteSnapshot:
     _check_tree(
         path,
         "associations",
-        {one.account: one.parent for one in snapshot.associations if not one.user},
+        {
+            association.account: association.parent
+            for association in snapshot.associations
+            if not association.user
+        },
     )
     return snapshot
 

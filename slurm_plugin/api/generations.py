@@ -33,7 +33,7 @@ class ServiceGenerations:
         To be called while this daemon leads.
         """
         services = self._cluster_state.view.services
-        found = {one.array_job_id: one for one in services}
+        found = {service.array_job_id: service for service in services}
         if new := found.keys() - self._known:
             records = [_record(found[array]) for array in sorted(new)]
             await asyncio.to_thread(self._ledger.generations.record, records)
@@ -49,8 +49,8 @@ class ServiceGenerations:
         require_own(request.tenant, principal)
         tenants = tenants_asked(request.tenant, principal)
         read = partial(self._ledger.generations.named, request.name, tenants)
-        found = await self._reads.from_ledger(principal.uid, read)
-        return GenerationsAnswer(generations=found)
+        generation_records = await self._reads.from_ledger(principal.uid, read)
+        return GenerationsAnswer(generations=generation_records)
 
 
 def _record(view: ServiceView) -> GenerationRecord:

@@ -21,10 +21,10 @@ _STEPS = 100
 
 def rebalances(request: RebalancesRequest, ledger: Ledger) -> RebalancesAnswer:
     """Return one page of runs, the newest first."""
-    found = ledger.rebalances.history(_PAGE_ENTRIES, request.before)
+    runs = ledger.rebalances.history(_PAGE_ENTRIES, request.before)
     return RebalancesAnswer(
-        runs=tuple(map(_run, found)),
-        more=found[-1].run_id if len(found) == _PAGE_ENTRIES else None,
+        runs=tuple(map(_run, runs)),
+        more=runs[-1].run_id if len(runs) == _PAGE_ENTRIES else None,
     )
 
 

@@ -97,7 +97,7 @@ class ServiceKeys:
         visible = await self._visible(principal)
         unprotected = self._cluster_state.quotas.policy.keys() - set(self._grants.protected)
         own = sorted(filter(principal.may_read, unprotected))
-        visible = tuple(one.model_copy(update={"has_left": self._has_left(one)}) for one in visible)
+        visible = tuple(key.model_copy(update={"has_left": self._has_left(key)}) for key in visible)
         return KeysAnswer(keys=visible, unprotected=tuple(own))
 
     def _has_left(self, key: KeyView) -> bool:
@@ -118,7 +118,7 @@ class ServiceKeys:
 
     async def _revoke(self, request: KeyRevokeRequest, principal: Principal) -> None:
         key_id = request.key_id
-        known = {one.key_id: one for one in await self._visible(principal)}
+        known = {key.key_id: key for key in await self._visible(principal)}
         if key_id not in known:
             raise unknown_key(key_id, known.values())
         if known[key_id].revoked_s is not None:
@@ -142,7 +142,7 @@ class ServiceKeys:
 
     async def _visible(self, principal: Principal) -> tuple[KeyView, ...]:
         keys = await self._reads.from_ledger(principal.uid, self._ledger.keys.all)
-        return tuple(one for one in keys if principal.may_read(one.tenant))
+        return tuple(key for key in keys if principal.may_read(key.tenant))
 
 
 def unknown_key(key_id: str, known: Iterable[KeyView]) -> InvalidInputError:
@@ -150,7 +150,7 @@ def unknown_key(key_id: str, known: Iterable[KeyView]) -> InvalidInputError:
 
     It is the same for a key of others and for none. A key's name is answered by its ids.
     """
-    named = [one for one in known if one.name == key_id and one.revoked_s is None]
+    named = [key for key in known if key.name == key_id and key.revoked_s is None]
     ids = ", ".join(f"{one.key_id} of {one.tenant}" for one in named)
     hint = f"That is a name; give its id: {ids}." if named else "Yours: slicewise key list"
     return InvalidInputError(Code.NAME_UNKNOWN, f"You have no key {key_id!r}.", hint)

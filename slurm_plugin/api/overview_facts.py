@@ -35,7 +35,8 @@ def facts_now(
         nodes=state.nodes,
         services=state.view.services,
         reports={
-            (one.tenant, one.name): one for one in state.service_reports.of(state.view.services)
+            (report.tenant, report.name): report
+            for report in state.service_reports.of(state.view.services)
         },
         kept_back=state.kept_back,
         policy=state.quotas.policy,

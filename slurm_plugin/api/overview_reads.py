@@ -161,9 +161,9 @@ class OverviewReads:
             outcomes = await asyncio.gather(*due, return_exceptions=True)
         finally:
             self._reading = None
-        for one in outcomes:
-            if one is not None:
-                report_failure("request_failed", one)
+        for outcome in outcomes:
+            if outcome is not None:
+                report_failure("request_failed", outcome)
 
     async def _read_surveys(self) -> None:
         nodes = self._cluster_state.nodes

@@ -226,8 +226,8 @@ class Reads:
             self._settings,
             SlurmView(cluster_state.jobs, cluster_state.nodes, cluster_state.view.services),
         )
-        found = explain(tenant, situation(inputs))
-        return HeadroomAnswer(headroom=_EXPLANATION.dump_python(found, mode="json"))
+        explanation = explain(tenant, situation(inputs))
+        return HeadroomAnswer(headroom=_EXPLANATION.dump_python(explanation, mode="json"))
 
     def _page(self, request: StatementRequest, principal: Principal) -> StatementAnswer:
         below: tuple[str, ...] = ()

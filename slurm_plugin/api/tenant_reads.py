@@ -29,7 +29,7 @@ def tenants(
     """Return one page of the tree for who may see it; the ledger's part is of ``at_s``."""
     found, until = tenant_tree(facts, principal), request.after + _PAGE_TENANTS
     page = found[request.after : until]
-    names = {one.name for one in page}
+    names = {tree.name for tree in page}
     ledger_view, zone = ledger_view_now(ledger, settings, at_s), settings.ledger.time_zone
     lines = loan_lines(
         ledger.loans.terms(),
@@ -44,7 +44,7 @@ def tenants(
         tenants=page,
         others=other_tenants(facts, principal),
         loans=loan_flows(lines, principal, names),
-        budgets=tuple(_budget(one, ledger_view.now_s, zone) for one in budgets),
+        budgets=tuple(_budget(budget, ledger_view.now_s, zone) for budget in budgets),
         more=until if until < len(found) else None,
     )
 

@@ -111,8 +111,8 @@ def _sight(ledger: Ledger, settings: Settings, cluster_state: ClusterState) -> W
         resets_s=_resets_s(ledger_view.policy, ledger_view.now_s, settings.ledger.time_zone),
         notes={service.array_job_id: service.note for service in cluster_state.view.services},
         reports={
-            (one.tenant, one.name): one
-            for one in cluster_state.service_reports.of(cluster_state.view.services)
+            (report.tenant, report.name): report
+            for report in cluster_state.service_reports.of(cluster_state.view.services)
         },
         refusals=cluster_state.refusals,
         recalls=ledger_view.recalls,

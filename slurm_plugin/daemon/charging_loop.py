@@ -277,7 +277,7 @@ class ChargingLoop:
         """Accounting's runs since ``since_s``, if some may be new; None if not, or without an
         answer.
         """
-        ended = any(monotonic_s - one.since_s < _LATE_S for one in gone.values())
+        ended = any(monotonic_s - run.since_s < _LATE_S for run in gone.values())
         if not ended and time.monotonic() < self._settle_due_s:
             return None
         try:
@@ -299,7 +299,7 @@ class ChargingLoop:
     async def _move_watermark(self, since_s: int, safe_s: int, jobs: tuple[JobView, ...]) -> None:
         open_now = await asyncio.to_thread(self._ledger.charges.open_reservations)
         given_up = {key for key, one in self._refused.items() if one.is_given_up}
-        still_open = [one for one in open_now if one.key not in given_up]
+        still_open = [reservation for reservation in open_now if reservation.key not in given_up]
         ends_s = {key: one.end_s for key, one in self._refused.items() if one.end_s is not None}
         waits_for = [end_s for key, end_s in ends_s.items() if key not in given_up]
         until_s = next_watermark_s(since_s, safe_s, jobs, still_open, waits_for)

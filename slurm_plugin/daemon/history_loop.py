@@ -72,9 +72,9 @@ class HistoryLoop:
     async def _write(self) -> None:
         if samples := tuple(self._unwritten):
             await asyncio.to_thread(self._ledger.history.add, samples)
-            for one in samples:
+            for sample in samples:
                 # Of those that were written some may have made room for newer ones meanwhile.
-                if self._unwritten and self._unwritten[0] is one:
+                if self._unwritten and self._unwritten[0] is sample:
                     self._unwritten.popleft()
         now_s = int(self._cluster_state.clock.shown_s)
         if now_s // MINUTE_S != self._summed_s // MINUTE_S and not self._unwritten:

@@ -120,7 +120,7 @@ class LeaseLoop:
         nodes of divided reservations.
         """
         inside = await self._slurm.reserved()
-        divided = {node for one in reservations for node in one.cores}
+        divided = {node for reservation in reservations for node in reservation.cores}
         asked = [slot.run for slot in slots if divided.intersection(slot.run.nodes)]
         cores = await self._slurm.cores(asked) if asked else {}
         return tuple(
@@ -154,7 +154,9 @@ class LeaseLoop:
     async def _undo(self, changed: Sequence[SlotRunKey]) -> None:
         """Give tasks their first lease back for their next run, if their run ended meanwhile."""
         running = await self._running(changed)
-        leases_s = {one.array_job_id: lease_of(one) for one in self._cluster_state.view.services}
+        leases_s = {
+            service.array_job_id: lease_of(service) for service in self._cluster_state.view.services
+        }
         ended = {
             run: limit_min(leases_s[run[0]])
             for run in changed
@@ -178,7 +180,9 @@ class LeaseLoop:
 def _near(
     reservations: Iterable[ReservationView], nodes: frozenset[str]
 ) -> tuple[ReservationView, ...]:
-    return tuple(one for one in reservations if nodes.intersection(one.nodes))
+    return tuple(
+        reservation for reservation in reservations if nodes.intersection(reservation.nodes)
+    )
 
 
 def _changes(limits_min: Mapping[SlotRunKey, int]) -> Mapping[Target, JobChange]:

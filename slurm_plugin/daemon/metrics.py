@@ -164,9 +164,9 @@ class _State(Collector):
 
     def _of_tenants(self) -> Iterator[Metric]:
         tenants, quotas = self._cluster_state.view.tenants, self._cluster_state.quotas
-        nominal = {one.name: one.nominal_millislices for one in tenants}
-        in_use = {one.name: one.in_use_millislices for one in tenants}
-        own = {one.name: one.own_in_use_millislices for one in tenants}
+        nominal = {tenant.name: tenant.nominal_millislices for tenant in tenants}
+        in_use = {tenant.name: tenant.in_use_millislices for tenant in tenants}
+        own = {tenant.name: tenant.own_in_use_millislices for tenant in tenants}
         yield _by_tenant("nominal_millislices", nominal)
         yield _by_tenant("in_use_millislices", in_use)
         yield _by_tenant("own_in_use_millislices", own)

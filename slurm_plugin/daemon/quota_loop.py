@@ -337,16 +337,16 @@ class QuotaLoop:
         if written.recalls:
             ledger_view = ledger_view_now(self._ledger, settings, now_s)
         inputs = world_of(ledger_view, settings, self._seen())
-        found = plan(inputs)
-        wanted = needs(inputs, found, self._cluster_state.quotas.standings)
+        round_plan = plan(inputs)
+        wanted = needs(inputs, round_plan, self._cluster_state.quotas.standings)
         if frozenset(ledger_view.recalls) != frozenset(written.recalls):
-            wanted = replace(wanted, recalls=frozenset(found.recalls))
+            wanted = replace(wanted, recalls=frozenset(round_plan.recalls))
         if written.recalls and wanted.recalls is None:
-            self._renewed = Renewed(ledger_view, found)
-            self._to_requeue = found.reclaim.requeues
+            self._renewed = Renewed(ledger_view, round_plan)
+            self._to_requeue = round_plan.reclaim.requeues
         elif written.recalls and self._renewed is not None:
             # Others go only after a round, which may rest.
-            self._renewed = replace(self._renewed, plan=_still(self._renewed.plan, found))
+            self._renewed = replace(self._renewed, plan=_still(self._renewed.plan, round_plan))
         return wanted
 
     def _take_back(self) -> None:
@@ -361,8 +361,8 @@ class QuotaLoop:
         if told := evictions.end(plan.reclaim.victims, plan.over, services, grace_s):
             self._cluster_state.show()
             self._cluster_state.acted.set()
-        for one in told:
-            report("reclaimed", job_id=one.job_id, service=one.service, why=one.why)
+        for eviction in told:
+            report("reclaimed", job_id=eviction.job_id, service=eviction.service, why=eviction.why)
         if evictions.has_waiting:
             jobs = self._by_holder(self._cluster_state.jobs)
             starting = about_to_start(self._renewed.before.policy, jobs)
@@ -413,7 +413,11 @@ class QuotaLoop:
     ) -> Barred:
         settings, before = self._settings, self._cluster_state.barred
         there, now_s = self._by_holder(jobs), ledger_view.now_s
-        rows = [one for one in associations if one.cluster == settings.cluster.name]
+        rows = [
+            association
+            for association in associations
+            if association.cluster == settings.cluster.name
+        ]
         usable = frozenset(node.name for node in self._cluster_state.nodes if is_usable(node))
         found = barred(before, there, ledger_view.policy, rows, now_s=now_s, usable=usable)
         if found.jobs.keys() - before.jobs.keys():
@@ -436,13 +440,15 @@ class QuotaLoop:
         self._renewed = renewed = await asyncio.to_thread(
             renew, self._ledger, ledger_view, self._settings, self._seen()
         )
-        found = renewed.plan
-        self._written, self._to_requeue = renewed.after, found.reclaim.requeues
-        if set(found.loans) != set(renewed.before.loans):
-            lent = sum(loan.amount_millislices for loan in found.loans)
-            report("lent", loans=len(found.loans), slices=slices_text(lent))
-        called = {(one.lender, one.borrower, one.called_s) for one in renewed.before.recalls}
-        for one in found.recalls:
+        round_plan = renewed.plan
+        self._written, self._to_requeue = renewed.after, round_plan.reclaim.requeues
+        if set(round_plan.loans) != set(renewed.before.loans):
+            lent = sum(loan.amount_millislices for loan in round_plan.loans)
+            report("lent", loans=len(round_plan.loans), slices=slices_text(lent))
+        called = {
+            (recall.lender, recall.borrower, recall.called_s) for recall in renewed.before.recalls
+        }
+        for one in round_plan.recalls:
             if (one.lender, one.borrower, one.called_s) not in called:
                 amount = slices_text(one.amount_millislices)
                 report("recalled", lender=one.lender, borrower=one.borrower, slices=amount)
@@ -513,8 +519,8 @@ class QuotaLoop:
             report("limit_set", sacctmgr=" ".join(change))
         for refused, words in compiled.refused.items():
             warn("limit_refused", sacctmgr=" ".join(refused), why=words)
-        for one in compiled.waits:
-            report("limit_waits", limit=one.text)
+        for difference in compiled.waits:
+            report("limit_waits", limit=difference.text)
         for text in compiled.warnings:
             if text not in self._warned:
                 warn("limits_odd", text=text)
@@ -551,7 +557,11 @@ class QuotaLoop:
         self, associations: Iterable[Association]
     ) -> Mapping[int, Mapping[str, frozenset[str]]]:
         named = frozenset(self._settings.qos)
-        ours = [one for one in associations if one.partition in {"", *self._partitions}]
+        ours = [
+            association
+            for association in associations
+            if association.partition in {"", *self._partitions}
+        ]
         return await asyncio.to_thread(_accounts_by_uid, ours, named)
 
     async def _associations_or_none(self) -> tuple[Association, ...]:
@@ -589,10 +599,12 @@ def _accounts_by_uid(
     may use in each; reads the user database.
     """
     accounts: dict[str, dict[str, frozenset[str]]] = {}
-    for one in associations:
-        if one.user:
-            own = accounts.setdefault(one.user, {})
-            own[one.account] = own.get(one.account, _NO_QOS) | (one.qos & named)
+    for association in associations:
+        if association.user:
+            own = accounts.setdefault(association.user, {})
+            own[association.account] = own.get(association.account, _NO_QOS) | (
+                association.qos & named
+            )
     found = ((_uid(user), own) for user, own in accounts.items())
     return {uid: own for uid, own in found if uid is not None}
 

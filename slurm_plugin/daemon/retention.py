@@ -61,6 +61,6 @@ class RetentionLoop:
         view = self._cluster_state.view
         if not view.complete:
             return False
-        living = [one.array_job_id for one in view.services]
+        living = [service.array_job_id for service in view.services]
         generations = self._ledger.generations.forget(before_s, living, _GENERATIONS_AT_ONCE)
         return generations < _GENERATIONS_AT_ONCE

@@ -78,8 +78,8 @@ class Audit(LedgerPart):
         """
         with reading(self._engine) as connection:
             streaming = connection.execution_options(yield_per=_EXPORTED_AT_ONCE)
-            found = streaming.execute(queries.export_of(self._cluster, since_s))
-            yield from (dict(row) for row in found.mappings())
+            result = streaming.execute(queries.export_of(self._cluster, since_s))
+            yield from (dict(row) for row in result.mappings())
 
     def verify(self) -> Verification:
         """Replay every transfer, over every cluster, and compare with all that is stored.
@@ -99,7 +99,7 @@ class Audit(LedgerPart):
             connection.execute(text(replay.SETTING))
             found = [connection.execute(text(check)).one() for check in replay.CHECKS]
             clusters = connection.execute(text(_LENDING)).scalars().all()
-            others = [fault for one in clusters for fault in _loan_faults(connection, one)]
+            others = [fault for cluster in clusters for fault in _loan_faults(connection, cluster)]
             found.append(connection.execute(text(replay.CUT_OFF), numbers).one())
             connection.execute(text(replay.BY_INDEX))
             sealed = connection.execute(text(replay.SEALS)).one()

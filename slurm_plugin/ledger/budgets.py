@@ -36,8 +36,8 @@ class Budgets(LedgerPart):
         seconds.
         """
         with reading(self._engine) as connection:
-            found = connection.execute(queries.renewed_of(self._cluster))
-            return {tenant: int(at_s) for tenant, at_s in found}
+            result = connection.execute(queries.renewed_of(self._cluster))
+            return {tenant: int(at_s) for tenant, at_s in result}
 
     def enter(
         self,

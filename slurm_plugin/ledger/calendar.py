@@ -53,31 +53,33 @@ class Windows(LedgerPart):
         with writing(self._engine) as connection:
             reads.lock_policy(connection, self._cluster)
             known = reads.windows(connection, self._cluster)
-            found = [one for one in known if one.window_id == window_id]
-            if not found:
+            windows = [window for window in known if window.window_id == window_id]
+            if not windows:
                 raise InvalidInputError(
                     Code.NAME_UNKNOWN,
                     f"There is no window {window_id}, or it is over.",
                     "List them: slicewise tenant-quota calendar list",
                 )
-            _end(connection, found, author, reason)
-            return found[0]
+            _end(connection, windows, author, reason)
+            return windows[0]
 
     def history(self) -> tuple[WindowRecord, ...]:
         """Every window that ever existed, the newest first, with who set and removed it."""
         with reading(self._engine) as connection:
-            found = connection.execute(rows.window_records_of(self._cluster))
-            return tuple(rows.window_record(row) for row in found)
+            result = connection.execute(rows.window_records_of(self._cluster))
+            return tuple(rows.window_record(row) for row in result)
 
 
 def end_of(connection: Connection, cluster: str, tenant: str, author: str, reason: str) -> None:
     """Within a transaction: remove every window of a tenant."""
-    mine = [one for one in reads.windows(connection, cluster) if one.tenant == tenant]
+    mine = [window for window in reads.windows(connection, cluster) if window.tenant == tenant]
     _end(connection, mine, author, reason)
 
 
 def _end(connection: Connection, found: Iterable[Window], author: str, reason: str) -> None:
-    values = [{"window_id": one.window_id, "author": author, "reason": reason} for one in found]
+    values = [
+        {"window_id": window.window_id, "author": author, "reason": reason} for window in found
+    ]
     if values:
         connection.execute(insert(quota_window_ends), values)
 

@@ -73,10 +73,10 @@ class Charges(LedgerPart):
             .where(runs.c.cluster == self._cluster, or_(is_open, newest.c.until_s >= since_s))
         )
         with reading(self._engine) as connection:
-            found = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query)
+            result = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query)
             return tuple(
                 Holding(tenant, amount, start_s, None if still_open else until_s)
-                for tenant, amount, start_s, until_s, still_open in found
+                for tenant, amount, start_s, until_s, still_open in result
             )
 
     def seal(self) -> int:

@@ -25,7 +25,7 @@ class Generations(LedgerPart):
         time of submission says nothing, as Slurm changes it when tasks are requeued.
         """
         of = service_generations.c
-        ids = [one.array_job_id for one in generations]
+        ids = [generation.array_job_id for generation in generations]
         mine = select(of.array_job_id, of.directives).where(
             of.cluster == self._cluster, of.array_job_id.in_(ids)
         )
@@ -33,7 +33,10 @@ class Generations(LedgerPart):
             connection.execute(DEADLINE)
             known = ((row.array_job_id, row.directives) for row in connection.execute(mine))
             missing = not_recorded(generations, known)
-            rows = [{"cluster": self._cluster, **one.model_dump()} for one in missing]
+            rows = [
+                {"cluster": self._cluster, **generation_record.model_dump()}
+                for generation_record in missing
+            ]
             if rows:
                 connection.execute(insert(service_generations), rows)
 
@@ -86,4 +89,8 @@ def not_recorded(
     of_array: defaultdict[int, list[Mapping[str, str]]] = defaultdict(list)
     for array_job_id, directives in known:
         of_array[array_job_id].append(directives)
-    return tuple(one for one in generations if one.directives not in of_array[one.array_job_id])
+    return tuple(
+        generation
+        for generation in generations
+        if generation.directives not in of_array[generation.array_job_id]
+    )

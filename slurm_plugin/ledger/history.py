@@ -241,7 +241,7 @@ class History(LedgerPart):
             .select_from(history_subjects.join(sums, true()))
             .where(named.cluster == self._cluster)
         )
-        columns = (*_KEYS, *(one.name for one in aggregates))
+        columns = (*_KEYS, *(aggregate.name for aggregate in aggregates))
         connection.execute(insert(table).from_select(columns, of_each).on_conflict_do_nothing())
 
     def _forget(
@@ -277,7 +277,7 @@ def _given(name: str, **types: Any) -> NamedFromClause:
 def _columns(rows: Sequence[Figures], figures: Sequence[str]) -> Mapping[str, list[Any]]:
     """What ``_given`` takes: each figure of all rows."""
     tenants, services = zip(*map(_name_of, rows), strict=True)
-    names = [one.name for one in fields(rows[0])]
+    names = [field.name for field in fields(rows[0])]
     values = dict(zip(names, zip(*map(astuple, rows), strict=True), strict=True))
     return {"tenant": list(tenants), "service": list(services)} | {
         name: list(values[name] if name == "budget_left" else map(_bounded, values[name]))

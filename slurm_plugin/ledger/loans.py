@@ -62,8 +62,8 @@ class Loans(LedgerPart):
     def terms(self) -> tuple[LoanTerm, ...]:
         """Every loan with its start, in the order of ``outstanding``."""
         with reading(self._engine) as connection:
-            found = connection.execute(rows.loan_terms_of(self._cluster))
-            return tuple(rows.loan_term(row) for row in found)
+            result = connection.execute(rows.loan_terms_of(self._cluster))
+            return tuple(rows.loan_term(row) for row in result)
 
     def forget(self, before_s: float, after_id: int, most: int) -> int | None:
         """Delete old changes among the next ``most`` after ``after_id``; return the last id seen.
@@ -89,8 +89,8 @@ def append(
     connection: Connection, cluster: str, before: Sequence[Loan], after: Sequence[Loan], reason: str
 ) -> None:
     """Within a transaction: append the changes from ``before`` to ``after``."""
-    new = {(one.lender, one.borrower): one.amount_millislices for one in after}
-    old = {(one.lender, one.borrower): one.amount_millislices for one in before}
+    new = {(loan.lender, loan.borrower): loan.amount_millislices for loan in after}
+    old = {(loan.lender, loan.borrower): loan.amount_millislices for loan in before}
     values = [
         {
             "cluster": cluster,
@@ -114,9 +114,9 @@ def call_back(
     Only recalls between tenants are kept; those of the same two tenants and second become one.
     """
     amounts: Counter[tuple[str, str, int]] = Counter()
-    for one in wanted:
-        if {one.lender, one.borrower} <= policy.keys():
-            amounts[one.lender, one.borrower, one.called_s] += one.amount_millislices
+    for recall in wanted:
+        if {recall.lender, recall.borrower} <= policy.keys():
+            amounts[recall.lender, recall.borrower, recall.called_s] += recall.amount_millislices
     connection.execute(delete(recalls).where(recalls.c.cluster == cluster))
     if amounts:
         values = [

@@ -29,38 +29,38 @@ def now_s(connection: Connection) -> int:
 
 def policy(connection: Connection, cluster: str) -> Policy:
     """Every tenant by name, whatever the calendar says."""
-    found = connection.execute(policy_rows.policy_of(cluster))
-    return {row.tenant: policy_rows.tenant(row) for row in found}
+    result = connection.execute(policy_rows.policy_of(cluster))
+    return {row.tenant: policy_rows.tenant(row) for row in result}
 
 
 def windows(connection: Connection, cluster: str) -> tuple[Window, ...]:
     """Windows that hold now or later, in the order in which they were set."""
-    found = connection.execute(window_rows.windows_of(cluster))
-    return tuple(window_rows.window(row) for row in found)
+    result = connection.execute(window_rows.windows_of(cluster))
+    return tuple(window_rows.window(row) for row in result)
 
 
 def loans(connection: Connection, cluster: str) -> tuple[Loan, ...]:
     """Every loan, in the order of lenders' and borrowers' names."""
-    found = connection.execute(policy_rows.loans_of(cluster))
-    return tuple(policy_rows.loan(row) for row in found)
+    result = connection.execute(policy_rows.loans_of(cluster))
+    return tuple(policy_rows.loan(row) for row in result)
 
 
 def recalls(connection: Connection, cluster: str) -> tuple[Recall, ...]:
     """What lenders take back, in the order of lenders' and borrowers' names and time."""
-    found = connection.execute(policy_rows.recalls_of(cluster))
-    return tuple(policy_rows.recall(row) for row in found)
+    result = connection.execute(policy_rows.recalls_of(cluster))
+    return tuple(policy_rows.recall(row) for row in result)
 
 
 def balances(connection: Connection, cluster: str) -> Mapping[str, Balance]:
     """Balances of every tenant that ever had a run or a budget, by name."""
-    found = connection.execute(queries.balances_of(cluster))
-    return {one.tenant: one for one in map(queries.balance, found)}
+    result = connection.execute(queries.balances_of(cluster))
+    return {balance.tenant: balance for balance in map(queries.balance, result)}
 
 
 def rollovers(connection: Connection, cluster: str) -> Mapping[str, int]:
     """The start of the period of each tenant's last rollover, in Unix seconds."""
-    found = connection.execute(queries.rollovers_of(cluster))
-    return {tenant: int(start_s) for tenant, start_s in found}
+    result = connection.execute(queries.rollovers_of(cluster))
+    return {tenant: int(start_s) for tenant, start_s in result}
 
 
 def change_id(connection: Connection, cluster: str) -> int:
@@ -93,8 +93,8 @@ def reservations(connection: Connection, cluster: str) -> tuple[Reservation, ...
 
 def known_limits(connection: Connection, cluster: str) -> Mapping[LimitKey, KnownLimit]:
     """What is remembered of every setting in slurmdbd that was ever touched."""
-    found = connection.execute(policy_rows.known_limits_of(cluster))
-    return dict(policy_rows.known_limit(row) for row in found)
+    result = connection.execute(policy_rows.known_limits_of(cluster))
+    return dict(policy_rows.known_limit(row) for row in result)
 
 
 def ledger_view(connection: Connection, cluster: str, when: Moment) -> LedgerView:

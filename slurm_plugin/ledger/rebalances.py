@@ -90,14 +90,14 @@ class Rebalances(LedgerPart):
     def find(self, run_id: int) -> RebalanceRun:
         """The run with that id; raises InvalidInputError (SW-NAME-UNKNOWN) without one."""
         with reading(self._engine) as connection:
-            found = _runs(connection, self._runs().where(rebalance_runs.c.id == run_id))
-        if not found:
+            runs = _runs(connection, self._runs().where(rebalance_runs.c.id == run_id))
+        if not runs:
             raise InvalidInputError(
                 Code.NAME_UNKNOWN,
                 f"There is no run {run_id} of slicewise rebalance.",
                 "List them: slicewise rebalance history",
             )
-        return found[0]
+        return runs[0]
 
     def now_s(self) -> int:
         """Unix seconds of PostgreSQL's clock."""

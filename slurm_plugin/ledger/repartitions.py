@@ -249,8 +249,8 @@ def _record(row: Row[Any]) -> RepartitionStepRecord:
 
 
 def _written(placements: Sequence[Placement]) -> list[list[str | int]]:
-    return [[one.profile, one.start, one.size] for one in placements]
+    return [[placement.profile, placement.start, placement.size] for placement in placements]
 
 
 def _read(placements: Sequence[tuple[str, int, int]]) -> tuple[Placement, ...]:
-    return tuple(Placement(*one) for one in placements)
+    return tuple(Placement(*placement) for placement in placements)

@@ -160,7 +160,7 @@ def _with_tables(facts: LedgerFacts, connection: Connection) -> LedgerFacts:
     facts = replace(
         facts,
         unsealed_s=connection.execute(_UNSEALED).scalar_one(),
-        changers=tuple((one.role, one.name) for one in changers),
+        changers=tuple((changer.role, changer.name) for changer in changers),
     )
     dead = connection.execute(_DEAD).one_or_none()
     if dead is None:

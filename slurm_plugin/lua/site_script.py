@@ -68,8 +68,8 @@ def loading(module: Path) -> str:
 
 def named_module(script: str) -> str:
     """The slicewise.lua that a site's script loads; "" if none is found in it."""
-    found = _LOADED.search(script)
-    return found[1] if found else ""
+    match = _LOADED.search(script)
+    return match[1] if match else ""
 
 
 def reading(script: Path) -> str:
@@ -107,14 +107,14 @@ def calls_slicewise(script: str) -> bool:
 
 def version_of(module: str) -> str:
     """The version that the text of a slicewise.lua states; "" if it states none."""
-    found = _VERSION.search(module)
-    return found[1] if found else ""
+    match = _VERSION.search(module)
+    return match[1] if match else ""
 
 
 def _mode(script: str) -> Mode:
     block = _BLOCK.search(script)
-    found = _MODE.search(block[0]) if block else None
-    return found[1] if found else "observe"  # type: ignore[return-value]
+    match = _MODE.search(block[0]) if block else None
+    return match[1] if match else "observe"  # type: ignore[return-value]
 
 
 def _before_last_return(script: str) -> tuple[str, str]:

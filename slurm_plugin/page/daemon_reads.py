@@ -113,7 +113,7 @@ class DaemonReads:
         Raises what ``ask`` raises.
         """
         most = _MOST_PAGES.get(type(request), 1)
-        pages = [one async for one in self.pages(user, request, most)]
+        pages = [page async for page in self.pages(user, request, most)]
         return reduce(_joined, pages)
 
     async def pages(self, user: str, request: Request, most: int) -> AsyncGenerator[Answer, None]:

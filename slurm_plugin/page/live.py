@@ -53,7 +53,7 @@ class Feeds:
     @property
     def viewers(self) -> int:
         """The number of open streams."""
-        return sum(one.viewers for one in self._feeds.values())
+        return sum(feed.viewers for feed in self._feeds.values())
 
     def require_room(self, user: str) -> None:
         """Raise UnreachableError (SW-BUSY) if too many streams are open for one more."""
@@ -86,7 +86,7 @@ class Feeds:
 
     async def stop(self) -> None:
         """End all feeds."""
-        tasks = [one.task for one in self._feeds.values() if one.task is not None]
+        tasks = [feed.task for feed in self._feeds.values() if feed.task is not None]
         for task in tasks:
             task.cancel()
         with suppress(asyncio.CancelledError):

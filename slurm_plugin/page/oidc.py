@@ -166,8 +166,8 @@ class OidcLogins:
         places = {name: known.get(name) for name in _ENDPOINTS}
         scheme = urlsplit(issuer).scheme
         is_safe = all(
-            isinstance(one, str) and urlsplit(one).scheme in {"https", scheme}
-            for one in places.values()
+            isinstance(place, str) and urlsplit(place).scheme in {"https", scheme}
+            for place in places.values()
         )
         if known.get("issuer") != issuer or not is_safe:
             raise OutsideError(

@@ -38,7 +38,7 @@ _WORDS = {
 
 def report_html(facts: MonthFacts, made_s: int) -> str:
     """Return the page; ``made_s`` is when it is made, in Unix seconds."""
-    most = sorted(facts.tenants, key=lambda one: (-one.used_millislice_s, one.name))
+    most = sorted(facts.tenants, key=lambda tenant: (-tenant.used_millislice_s, tenant.name))
     return kept_page(
         "report.html.j2",
         facts=facts,
@@ -47,14 +47,14 @@ def report_html(facts: MonthFacts, made_s: int) -> str:
         figures=_figures(facts),
         chart=chart_markup(_of_states(facts)),
         states=_state_rows(facts),
-        tenants=[_tenant_row(one) for one in facts.tenants],
+        tenants=[_tenant_row(tenant) for tenant in facts.tenants],
         sections=[_section(one) for one in most[:CHARTED]],
         uncharted=len(most[CHARTED:]),
     )
 
 
 def _figures(facts: MonthFacts) -> Sequence[tuple[str, str, str]]:
-    charged = sum(one.used_millislice_s for one in facts.tenants)
+    charged = sum(tenant.used_millislice_s for tenant in facts.tenants)
     return (
         (percent(month.in_use(facts.slices)), "of all slices in use", "by jobs, in the mean"),
         (
@@ -137,7 +137,7 @@ def _section(tenant: TenantMonth) -> Mapping[str, Any]:
         charts += _of_service(tenant, service)
     return {
         "row": row,
-        "charts": [chart_markup(one) for one in charts],
+        "charts": [chart_markup(chart) for chart in charts],
         "services": [_service_row(one) for one in tenant.services[:_SERVICES]],
         "others": len(tenant.services[_SERVICES:]),
     }

@@ -134,7 +134,7 @@ class WebServer:
             # As a tunnel's users may write it.
             ("http", f"localhost:{own.listen.rpartition(':')[2]}"),
         )
-        self._hosts = {_host(*one) for one in places}
+        self._hosts = {_host(*place) for place in places}
         self._origins = {f"{scheme}://{_host(scheme, netloc)}" for scheme, netloc in places}
         self._reads = DaemonReads(settings.daemon)
         self._proxy = Proxy(own)
@@ -149,7 +149,7 @@ class WebServer:
         self._sessions = Sessions(LASTS_S)
         self._feeds = Feeds()
         assets = load_assets()
-        self._assets: Mapping[str, Asset] = {one.path: one for one in assets.values()}
+        self._assets: Mapping[str, Asset] = {asset.path: asset for asset in assets.values()}
         self._templates: Environment = environment(assets)
         self._used: OrderedDict[tuple[RateLimit, str], RateUse] = OrderedDict()
         self._server = HttpServer(Guests(PLACES), self._reply, LIMITS, lambda _: _NO_QUESTION)
@@ -462,10 +462,10 @@ class WebServer:
     async def _is_operator(self, user: str) -> bool:
         """Whether the daemon answers the user what it answers operators; no, if it is down."""
         try:
-            found = await self._reads.ask(user, WhoamiRequest())
+            whoami_answer = await self._reads.ask(user, WhoamiRequest())
         except SlicewiseError:
             return False
-        return isinstance(found, WhoamiAnswer) and found.is_operator
+        return isinstance(whoami_answer, WhoamiAnswer) and whoami_answer.is_operator
 
     def _found(self, visit: Visit, path: str) -> tuple[Page, PagePlace]:
         for page in PAGES:
@@ -478,7 +478,7 @@ class WebServer:
 
     async def _answers(self, asks: Mapping[str, Request], user: str) -> "Answers":
         whole = self._reads.whole
-        first, *rest = [asyncio.create_task(whole(user, one)) for one in asks.values()]
+        first, *rest = [asyncio.create_task(whole(user, request)) for request in asks.values()]
         await asyncio.wait({first})
         if rest and first.exception() is None:
             # What stands beside it must not keep it back.

@@ -32,7 +32,7 @@ class ReadmittedNodes:
 
     def left(self, refused: Mapping[Target, str]) -> Iterator[str]:
         """A sentence for each target that Slurm refused to change, with Slurm's words."""
-        for target in (one for one in self.changes if one in refused):
+        for target in (change for change in self.changes if change in refused):
             yield (
                 f"Slurm does not let {address(target)} back onto the nodes that it avoids"
                 f" ({refused[target]}). To do it yourself, if it still waits:"
@@ -47,5 +47,5 @@ async def avoided_nodes(slurm: Slurm, jobs: Collection[JobView]) -> ReadmittedNo
     changes: dict[Target, JobChange] = {}
     for release, nodes in zip(releases, excluded, strict=True):
         changes |= avoidance_changes(release, jobs, nodes, ())
-    arrays = {one.array_job_id for one in changes if isinstance(one, Tasks)}
-    return ReadmittedNodes(changes, folded_tasks(one for one in jobs if one.array_job_id in arrays))
+    arrays = {change.array_job_id for change in changes if isinstance(change, Tasks)}
+    return ReadmittedNodes(changes, folded_tasks(job for job in jobs if job.array_job_id in arrays))

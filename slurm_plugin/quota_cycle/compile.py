@@ -124,7 +124,7 @@ class LimitComparison:
     @property
     def warnings(self) -> tuple[str, ...]:
         """The findings as text, one line each."""
-        return tuple(one.text for one in self.findings)
+        return tuple(finding.text for finding in self.findings)
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ async def _again(
     These are associations, where accounts changed (others inherit from them), and jobs, where
     limits shrank and others are to grow by that now.
     """
-    if any(one.key.entity == "account" for one in changed):
+    if any(difference.key.entity == "account" for difference in changed):
         shown = replace(shown, associations=await slurm.associations())
     if shrinking(changed, seen.found) and growing(seen.differences, seen.found):
         shown = await _jobs_again(slurm, shown)
@@ -251,8 +251,8 @@ def compared(
     allowed, found, limits = wanted.allowed, wanted.found, wanted.limits
     is_out = is_uninstalled(ledger_view, shown.qos, settings)
     all_differing = differences(limits, found)
-    differing = tuple(one for one in all_differing if can_be_named(one))
-    unnamed = [one for one in all_differing if not can_be_named(one)]
+    differing = tuple(difference for difference in all_differing if can_be_named(difference))
+    unnamed = [difference for difference in all_differing if not can_be_named(difference)]
     return LimitComparison(
         allowed=allowed,
         ledger_view=ledger_view,
@@ -346,7 +346,7 @@ async def compile_in_turn(
             )
             ledger_view, shown, before, hands = await told
             seen, changed_out_of_band = before, changed_out_of_band + hands
-            refused.note_ignored(one for one in seen.differences if one in sent)
+            refused.note_ignored(limit for limit in seen.differences if limit in sent)
             sent = frozenset()
             left = _due(seen, refused)
             if shown.is_fresh or not _grows(left, seen.found):
@@ -357,7 +357,7 @@ async def compile_in_turn(
             seen.wanted.settings, (*seen.differences, *left), seen.found, ledger_view.known
         )
         # What Slurm shows by now is noted together with the rest, in one write.
-        if due and (not left or any(one.key in due for one in left)):
+        if due and (not left or any(difference.key in due for difference in left)):
             await asyncio.to_thread(ledger.limits.know, due)
             ledger_view = replace(ledger_view, known={**ledger_view.known, **due})
         if not left:
@@ -376,7 +376,7 @@ async def compile_in_turn(
     else:
         refused.add_unsettled(left)
     refused.check(seen.allowed.policy)
-    waits = tuple(one for one in seen.differences if unit(one) not in refused.of)
+    waits = tuple(limit for limit in seen.differences if unit(limit) not in refused.of)
     return _compiled(seen, applied, changed_out_of_band, refused.changes, waits, qos=shown.qos)
 
 
@@ -451,19 +451,19 @@ async def _read_again(ledger: "Ledger", settings: Settings, ledger_view: LedgerV
 
 def _due(seen: LimitComparison, refused: "_Refused") -> tuple[Difference, ...]:
     """The differences that can be applied now."""
-    left = [one for one in seen.differences if unit(one) not in refused.of]
+    left = [difference for difference in seen.differences if unit(difference) not in refused.of]
     grow = growing(left, seen.found)
     if shrinking(left, seen.found):
         return without(frozenset(grow), left, seen.found)
     all_shrinking = shrinking(seen.differences, seen.found)
-    stuck = [one for one in all_shrinking if unit(one) in refused.of]
+    stuck = [difference for difference in all_shrinking if unit(difference) in refused.of]
     policy = seen.allowed.policy
     billing = seen.found.billing
     waits = overtaken(policy, seen.wanted, seen.planned_use, seen.inputs.use, billing)
     room = free(seen.allowed.capacity_millislices, seen.wanted, seen.found)
     waits |= unfunded(stuck, grow, policy, seen.ledger_view.loans, room)
     waits |= overdrawn(stuck, drawn_on(policy, seen.allowed.run_minutes, policy))
-    waiting = frozenset(one for one in grow if one.key.name in waits)
+    waiting = frozenset(difference for difference in grow if difference.key.name in waits)
     return without(waiting, left, seen.found)
 
 
@@ -504,7 +504,7 @@ class _Refused:
         Only limits of QOS count: no other change brings them about, as may happen with accounts.
         Once they are recorded, limits that waited for them wait no longer.
         """
-        of_qos = [one for one in ignored if one.key.entity == "qos"]
+        of_qos = [difference for difference in ignored if difference.key.entity == "qos"]
         if self.any:
             self.add_unsettled(of_qos)
         elif of_qos:
@@ -565,8 +565,8 @@ def _tell(changes: Iterable[OutOfBandChange]) -> None:
 
 async def _adopt(ledger: "Ledger", seen: LimitComparison) -> None:
     """Adopt limits of tenants' own QOS that were changed outside Slicewise as their nominals."""
-    for one in seen.out_of_band:
-        await asyncio.to_thread(_adopt_one, ledger, seen, one)
+    for band_change in seen.out_of_band:
+        await asyncio.to_thread(_adopt_one, ledger, seen, band_change)
 
 
 def _adopt_one(ledger: "Ledger", seen: LimitComparison, change: OutOfBandChange) -> None:

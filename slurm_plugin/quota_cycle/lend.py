@@ -45,11 +45,11 @@ def renew(
 
     Raises what ``Ledger`` raises.
     """
-    found = planned(ledger_view, settings, seen)
-    if not found.is_new:
-        return found
-    loans, recalls = ledger.loans.replace(found.plan.loans, _REASON, found.plan.recalls)
-    return replace(found, plan=replace(found.plan, loans=loans, recalls=recalls))
+    renewed = planned(ledger_view, settings, seen)
+    if not renewed.is_new:
+        return renewed
+    loans, recalls = ledger.loans.replace(renewed.plan.loans, _REASON, renewed.plan.recalls)
+    return replace(renewed, plan=replace(renewed.plan, loans=loans, recalls=recalls))
 
 
 def planned(ledger_view: LedgerView, settings: Settings, seen: SlurmView) -> Renewed:

@@ -47,12 +47,12 @@ def post(ledger: "Ledger", charges: Sequence[Charge]) -> Posted:
     by_tenant: Counter[str] = Counter()
     payers: set[str] = set()
     last: dict[str, OutsideError] = {}
-    left = [sorted(charges, key=lambda one: (one.run.tenant, one.run.key))]
+    left = [sorted(charges, key=lambda charge: (charge.run.tenant, charge.run.key))]
     while left:
         some = left.pop()
-        given_up = [one for one in some if by_tenant[one.run.tenant] >= _MOST_REFUSED]
-        refused |= {one.run.key: last[one.run.tenant] for one in given_up}
-        some = [one for one in some if one.run.key not in refused]
+        given_up = [charge for charge in some if by_tenant[charge.run.tenant] >= _MOST_REFUSED]
+        refused |= {charge.run.key: last[charge.run.tenant] for charge in given_up}
+        some = [charge for charge in some if charge.run.key not in refused]
         if not some:
             continue
         try:
@@ -77,7 +77,7 @@ def _first_booked(
     ledger: "Ledger", charges: Sequence[Charge], tried: Collection[str]
 ) -> frozenset[RunKey]:
     """Try one charge of each tenant not in ``tried``; what the first success booked, if any."""
-    untried = {one.run.tenant: one for one in charges if one.run.tenant not in tried}
+    untried = {charge.run.tenant: charge for charge in charges if charge.run.tenant not in tried}
     for one in untried.values():
         with suppress(OutsideError):
             if booked := ledger.charges.post([one]):

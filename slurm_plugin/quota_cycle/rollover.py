@@ -49,7 +49,7 @@ def roll_over_budgets(
     opening = dict.fromkeys(due.keys() - going_on, looked_s)
     held = ledger.charges.open_reservations()
     refused = post(ledger, posts_until(opening, jobs, looked_s, held)).refused
-    waiting = {one.payer for one in held if one.key in refused}
+    waiting = {reservation.payer for reservation in held if reservation.key in refused}
     due = {name: start_s for name, start_s in due.items() if name not in waiting}
     balances = ledger.budgets.balances()
     since_s = min((due[name] for name in going_on), default=looked_s)

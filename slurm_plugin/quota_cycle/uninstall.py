@@ -270,7 +270,7 @@ async def has_begun(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -
     """Whether Slicewise was uninstalled and is not wanted again. Raises what both raise."""
     if ledger is not None and await asyncio.to_thread(ledger.limits.is_uninstalled):
         return True
-    return is_marked((one.name for one in await slurm.qos()), settings.cluster.name)
+    return is_marked((qos.name for qos in await slurm.qos()), settings.cluster.name)
 
 
 async def uninstall(
@@ -359,14 +359,14 @@ async def _undone(
 
 def _first_stages(due: WayBack) -> tuple[Stage, ...]:
     if due.mark:
-        return (tuple(("add", "qos", one.key.name) for one in due.mark),)
+        return (tuple(("add", "qos", difference.key.name) for difference in due.mark),)
     return stages_back(due.binding, due.found)
 
 
 def _last_stages(due: WayBack) -> tuple[Stage, ...]:
     if due.settings:
         return stages_back(due.settings, due.found)
-    return ((removal(one.key.name for one in due.qos),),) if due.qos else ()
+    return ((removal(difference.key.name for difference in due.qos),),) if due.qos else ()
 
 
 class _Doing:
@@ -457,7 +457,7 @@ def move_commands(target: Target, qos: str, jobs: LastJobs) -> tuple[str, ...]:
     one by one.
     """
     words = update_words(target, JobChange(qos=qos), jobs.folded)
-    return tuple(" ".join(("scontrol", *one)) for one in words)
+    return tuple(" ".join(("scontrol", *word)) for word in words)
 
 
 def _require_taken(refused: Mapping[LimitChange, str]) -> None:

@@ -43,7 +43,7 @@ async def reconcile(site: RunContext, look: RebalanceLook, *, apply: bool) -> Re
     elif decided.charges:
         new = await asyncio.to_thread(_unsettled, ledger, decided.charges)
     known = {one.run.key for one in decided.charges} - set(new)
-    odd = [one.text for one in decided.observations if one.key not in known]
+    odd = [observation.text for observation in decided.observations if observation.key not in known]
     odd += [f"no cost is set for GPU type {kind}" for kind in sorted(decided.unpriced)]
     if decided.untyped:
         ids = ", ".join(str(key.job_id) for key in sorted(decided.untyped)[:_MOST_TOLD])
@@ -70,10 +70,10 @@ async def _records(
 
 def _unsettled(ledger: "Ledger", charges: Sequence[Charge]) -> frozenset[RunKey]:
     """Runs that ``post`` would book: accounting goes on to show runs that are settled."""
-    found = frozenset(one.run.key for one in charges)
-    since_s = min(key.start_s for key in found)
+    keys = frozenset(one.run.key for one in charges)
+    since_s = min(key.start_s for key in keys)
     rows = ledger.audit.statement(None, since_s, since_s).rows
-    return found - {row.run.key for row in rows if row.end_s is not None}
+    return keys - {row.run.key for row in rows if row.end_s is not None}
 
 
 def _booked_lines(charges: Iterable[Charge]) -> Iterable[str]:

@@ -17,7 +17,7 @@ async def compile_step(site: RunContext, look: RebalanceLook, *, apply: bool) ->
         return await _finish(site, apply=apply)
     if not apply:
         seen = await look_at_limits(site.slurm, site.ledger, site.settings)
-        lines = tuple(one.text for one in seen.differences)
+        lines = tuple(difference.text for difference in seen.differences)
         return Report({"differences": len(lines)}, lines, one_line(seen.warnings))
     compiled = await compile_limits(site.slurm, site.ledger, site.settings)
     if not compiled.waits:
@@ -36,7 +36,7 @@ async def _finish(site: RunContext, *, apply: bool) -> Report:
         outcome = StepOutcome.DONE if lines else StepOutcome.SKIPPED
         return Report(lines=lines, why=UNINSTALLED.text(), outcome=outcome)
     due = await plan(site.slurm, site.ledger, site.settings, finishes=True)
-    lines = (*(one.text for one in due.all), *due.move_commands, *due.avoid_commands)
+    lines = (*(difference.text for difference in due.all), *due.move_commands, *due.avoid_commands)
     return Report(lines=lines, why=UNINSTALLED.text(), outcome=StepOutcome.SKIPPED)
 
 

@@ -15,13 +15,13 @@ from slicewise.slurm_plugin.rules.quota.types import Loan, Recall
 async def lend(site: RunContext, look: RebalanceLook, *, apply: bool) -> Report:
     """Renew loans and recalls by current demand, in one transaction."""
     renewed = await _renewed(site, look, apply=apply)
-    found = renewed.plan
-    lent = sum(loan.amount_millislices for loan in found.loans)
+    round_plan = renewed.plan
+    lent = sum(loan.amount_millislices for loan in round_plan.loans)
     return Report(
         saw={"loans": len(renewed.before.loans), "recalls": len(renewed.before.recalls)},
         lines=(
-            *_changes("{0} lends {1}", renewed.before.loans, found.loans),
-            *_changes("{1} owes {0}", renewed.before.recalls, found.recalls),
+            *_changes("{0} lends {1}", renewed.before.loans, round_plan.loans),
+            *_changes("{1} owes {0}", renewed.before.recalls, round_plan.recalls),
         ),
         why=f"Lent by demand now: {slices_words(lent)}." if renewed.is_new else "",
     )
@@ -67,7 +67,7 @@ def _changes(
 
 def _amounts(pairs: Iterable[Loan | Recall]) -> dict[tuple[str, str], int]:
     amounts: dict[tuple[str, str], int] = {}
-    for one in pairs:
-        key = one.lender, one.borrower
-        amounts[key] = amounts.get(key, 0) + one.amount_millislices
+    for pair in pairs:
+        key = pair.lender, pair.borrower
+        amounts[key] = amounts.get(key, 0) + pair.amount_millislices
     return amounts

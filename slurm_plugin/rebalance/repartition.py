@@ -73,10 +73,16 @@ def _ended(done: cluster_run.RepartitionRun, unfinished: Sequence[Repartition]) 
         *(f"repartition {one.repartition_id} on {one.node}: {one.state}" for one in ended),
         *barred_lines(done.due),
     )
-    failed = [one for one in ended if one.state is not RepartitionState.DONE]
+    failed = [
+        repartition for repartition in ended if repartition.state is not RepartitionState.DONE
+    ]
     stuck = cluster_run.stuck_error(unfinished)
     whys = [str(stuck)] if stuck else []
-    whys += [one.error for one in failed if one.state is not RepartitionState.STUCK]
+    whys += [
+        repartition.error
+        for repartition in failed
+        if repartition.state is not RepartitionState.STUCK
+    ]
     return Report(
         saw={"repartitions": len(ended)},
         lines=lines,

@@ -55,11 +55,11 @@ async def dry_run(site: RunContext) -> tuple[RunOutcome, tuple[StepRecord, ...]]
     ended: list[StepRecord] = []
     for step in STEPS:
         began_s = site.now_s()
-        outcomes = {one.step: one.outcome for one in ended}
+        outcomes = {step_record.step: step_record.outcome for step_record in ended}
         report = await _reported(step, site, look, outcomes, apply=False)
         words = (report.saw, report.lines, report.why)
         ended.append(StepRecord(step.name, report.outcome, began_s, site.now_s(), *words))
-    return _outcome(look, [one.outcome for one in ended]), tuple(ended)
+    return _outcome(look, [step_record.outcome for step_record in ended]), tuple(ended)
 
 
 async def _reported(

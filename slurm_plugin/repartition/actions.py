@@ -253,9 +253,9 @@ class RepartitionActions:
         return await self._probe(repartition)
 
     async def _probe(self, repartition: Repartition) -> Inventory:
-        found = await self.site.inventory(repartition.node, repartition.reservation)
-        await self._see(repartition, found)
-        return found
+        inventory = await self.site.inventory(repartition.node, repartition.reservation)
+        await self._see(repartition, inventory)
+        return inventory
 
     async def _see(self, repartition: Repartition, inventory: Inventory) -> None:
         """Remember the inventory, and save it as the journal's last look."""

@@ -76,9 +76,9 @@ async def cut(
     try:
         ended = await run(
             executor,
-            [one for one in left if is_asked_for or is_due(one, wall_s())],
+            [repartition for repartition in left if is_asked_for or is_due(repartition, wall_s())],
             planned_now,
-            lambda one: ledger.repartitions.open(one, author),
+            lambda repartition: ledger.repartitions.open(repartition, author),
         )
     except LostLockError:
         raise UnreachableError(
@@ -95,7 +95,7 @@ def silent(_repartition: Repartition, _record: RepartitionStepRecord) -> None:
 
 def stuck_error(ended: Sequence[Repartition]) -> OutsideError | None:
     """Return OutsideError (SW-REPARTITION-STUCK) if one is neither done nor undone; else None."""
-    stuck = [one for one in ended if one.state is RepartitionState.STUCK]
+    stuck = [repartition for repartition in ended if repartition.state is RepartitionState.STUCK]
     if not stuck:
         return None
     which = ", ".join(f"{one.repartition_id} ({one.node})" for one in stuck)

@@ -61,7 +61,7 @@ class ClusterSite:
 
     async def node(self, name: str) -> NodeView | None:
         """The node as slurmctld has it."""
-        return next((one for one in await self._slurm.nodes() if one.name == name), None)
+        return next((node for node in await self._slurm.nodes() if node.name == name), None)
 
     async def holders(self, node: str, indices: Collection[int]) -> frozenset[RunOfJob]:
         """Runs on these devices; a completing job counts with all, since Slurm no longer says which

@@ -81,7 +81,9 @@ class Executor:
 
     async def _end(self, repartition: Repartition, state: RepartitionState) -> None:
         failed = [
-            one.words for one in repartition.steps if one.outcome is RepartitionStepOutcome.FAILED
+            step.words
+            for step in repartition.steps
+            if step.outcome is RepartitionStepOutcome.FAILED
         ]
         if state is RepartitionState.STUCK:
             failed[-1] += await self._left(repartition, failed[-1])

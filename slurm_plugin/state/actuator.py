@@ -101,7 +101,7 @@ class Actuator:
             "nodes_avoided",
             array=array,
             slots=release.slots,
-            excluded=frozenset().union(*(one.excluded_nodes or () for one in taken)),
+            excluded=frozenset().union(*(job_change.excluded_nodes or () for job_change in taken)),
             refused=words,
         )
         return not refused

@@ -417,7 +417,9 @@ class ClusterState:
         if any(slot.state == "starting" and slot.certificate for slot in slots):
             # Ports do not show in its job.
             asyncio.get_running_loop().call_later(_AGAIN_S, self.acted.set)
-        elif arrays := frozenset(one.array_job_id for one in (*young, *self._awaited(found))):
+        elif arrays := frozenset(
+            service.array_job_id for service in (*young, *self._awaited(found))
+        ):
             self._starts = asyncio.create_task(self._until_changed(arrays))
 
     def _awaited(self, found: tuple[ServiceView, ...]) -> Sequence[ServiceView]:
@@ -426,8 +428,10 @@ class ClusterState:
         """
         if not self.evictions.has_waiting:
             return ()
-        leaving = (one for one in found if self.evictions.waits(one.tenant))
-        return [one for one in leaving if any(slot.state == "ending" for slot in one.slots)]
+        leaving = (service for service in found if self.evictions.waits(service.tenant))
+        return [
+            service for service in leaving if any(slot.state == "ending" for slot in service.slots)
+        ]
 
     async def _until_changed(self, arrays: frozenset[int]) -> None:
         seen = start_marks(job for job in self.jobs if job.array_job_id in arrays)

@@ -168,9 +168,9 @@ def _as_nodes_are(jobs: tuple[JobView, ...], nodes: Iterable[NodeView]) -> tuple
 
 def _unavailable(reason: str) -> frozenset[str]:
     """The nodes that a reason names as unavailable; none if it says something else."""
-    found = _UNAVAILABLE.fullmatch(reason)
+    match = _UNAVAILABLE.fullmatch(reason)
     with suppress(OutsideError):
-        return frozenset(hosts(found[1]) if found else ())
+        return frozenset(hosts(match[1]) if match else ())
     return frozenset()
 
 

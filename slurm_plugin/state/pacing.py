@@ -85,8 +85,8 @@ class Pacing:
     async def wait(self) -> None:
         """Wait until the next look is due."""
         while (left_s := self._due_s() - time.monotonic()) > 0:
-            events = [one for one in (self.acted, self._stirred) if not one.is_set()]
-            waits = [asyncio.create_task(one.wait()) for one in events]
+            events = [event for event in (self.acted, self._stirred) if not event.is_set()]
+            waits = [asyncio.create_task(event.wait()) for event in events]
             try:
                 if waits:
                     await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)

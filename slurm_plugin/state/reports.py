@@ -28,7 +28,7 @@ class ServiceReports:
         """
         self._leader.require()
         now_s = time.monotonic()
-        new = {(one.tenant, one.name): (now_s, one) for one in request.services}
+        new = {(service.tenant, service.name): (now_s, service) for service in request.services}
         known = {key: had for key, had in self._found.items() if now_s - had[0] < OLD_S}
         self._found = known | new
         had = {key: known[key][1] for key in new.keys() & known.keys()}
@@ -39,6 +39,6 @@ class ServiceReports:
     def of(self, services: Iterable[ServiceView]) -> tuple[ServiceReport, ...]:
         """Recent reports of these services."""
         since_s = time.monotonic() - OLD_S
-        keys = dict.fromkeys((one.tenant, one.name) for one in services)
+        keys = dict.fromkeys((service.tenant, service.name) for service in services)
         found = (self._found.get(key) for key in keys)
         return tuple(told[1] for told in found if told is not None and told[0] > since_s)

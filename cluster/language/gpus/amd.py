@@ -47,7 +47,7 @@ class Amd:
     ) -> Mapping[tuple[str, int], Extra]:
         """A bit for each two partitions of different modes, which both take."""
         del memory_slices
-        places = [(one.name, start) for one in profiles for start in one.starts]
+        places = [(profile.name, start) for profile in profiles for start in profile.starts]
         takes = dict.fromkeys(places, 0)
         for nth, (one, other) in enumerate(combinations(places, 2)):
             if one[0] != other[0]:

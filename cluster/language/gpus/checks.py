@@ -73,8 +73,8 @@ def table_differences(board: Board) -> tuple[str, ...]:
     known = boards().get(board.model)
     if known is None:
         return (f"{board.model} is not in the table: the driver's own profiles are used",)
-    theirs = {one.gi_profile_id: one for one in board.profiles.values()}
-    ours = {one.gi_profile_id: one for one in known.profiles.values()}
+    theirs = {profile.gi_profile_id: profile for profile in board.profiles.values()}
+    ours = {profile.gi_profile_id: profile for profile in known.profiles.values()}
     return (
         *(f"the table lacks {one.name}" for key, one in theirs.items() if key not in ours),
         *(f"the driver lacks {one.name}" for key, one in ours.items() if key not in theirs),

@@ -38,8 +38,8 @@ def _any(form: Callable[[Accelerator], str]) -> str:
     return "|".join(f"(?:{form(one)})" for one in ACCELERATORS)
 
 
-_VENDOR = _any(lambda one: re.escape(one.vendor))
-_PROFILE = _any(lambda one: one.profile)
+_VENDOR = _any(lambda accelerator: re.escape(accelerator.vendor))
+_PROFILE = _any(lambda accelerator: accelerator.profile)
 _MODEL = "[A-Za-z0-9][A-Za-z0-9 ._+()/-]{0,95}"
 _TEXTS: Mapping[tuple[type, str], re.Pattern[str]] = {
     (owner, field): re.compile(form)
@@ -48,9 +48,9 @@ _TEXTS: Mapping[tuple[type, str], re.Pattern[str]] = {
         (Inventory, "vendor", _VENDOR),
         (LostGpu, "error", "[ -~]{0,200}"),
         (Gpu, "name", _MODEL),
-        (Gpu, "uuid", _any(lambda one: one.gpu_uuid)),
+        (Gpu, "uuid", _any(lambda accelerator: accelerator.gpu_uuid)),
         (Gpu, "pci_bus_id", "[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}[.][0-7]"),
-        (ComputeInstance, "uuid", _any(lambda one: one.instance_uuid)),
+        (ComputeInstance, "uuid", _any(lambda accelerator: accelerator.instance_uuid)),
         (Placement, "profile", _PROFILE),
         (Board, "model", _MODEL),
         (Board, "vendor", _VENDOR),
@@ -158,7 +158,9 @@ def _wrong_board(board: Board) -> Iterator[str]:
         yield "Board.profiles lists a profile under another name than its own"
     if not board.profiles or not board.memory_slices or not board.compute_slices:
         yield "Board has no instance that could be cut"
-    elif any(not one.memory_slices or not one.starts for one in board.profiles.values()):
+    elif any(
+        not profile.memory_slices or not profile.starts for profile in board.profiles.values()
+    ):
         yield "Board.profiles has a profile of no memory slice, or that begins nowhere"
     elif _most_layouts(board) > _MOST_LAYOUTS:
         yield "Board.profiles has more layouts than any board"
@@ -168,6 +170,10 @@ def _most_layouts(board: Board) -> int:
     """Number of layouts if instances excluded each other by their slices alone."""
     after = [1] * (board.memory_slices + 1)
     for start in reversed(range(board.memory_slices)):
-        ends = (start + one.memory_slices for one in board.profiles.values() if start in one.starts)
+        ends = (
+            start + profile.memory_slices
+            for profile in board.profiles.values()
+            if start in profile.starts
+        )
         after[start] = after[start + 1] + sum(after[end] for end in ends if end < len(after))
     return after[0]

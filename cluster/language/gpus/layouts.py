@@ -95,8 +95,10 @@ class Geometry:
     def conflicts(self) -> Mapping[Placement, frozenset[Placement]]:
         """For each placement, those that can't be beside it, and itself."""
         return {
-            one: frozenset(o for o in self.placements if o == one or not self.is_legal((one, o)))
-            for one in self.placements
+            placement: frozenset(
+                o for o in self.placements if o == placement or not self.is_legal((placement, o))
+            )
+            for placement in self.placements
         }
 
     @cached_property
@@ -107,19 +109,19 @@ class Geometry:
     @cached_property
     def maximal(self) -> tuple[Layout, ...]:
         """Layouts to which nothing can be added."""
-        return tuple(one for one in self.layouts if not self.room[self._taken(one)])
+        return tuple(layout for layout in self.layouts if not self.room[self._taken(layout)])
 
     @cached_property
     def occupancies(self) -> tuple[int, ...]:
         """Every possible occupancy, in rising order."""
-        return tuple(sorted({self._taken(one) for one in self.layouts}))
+        return tuple(sorted({self._taken(layout) for layout in self.layouts}))
 
     def _room(self, occupancy: int) -> Mapping[str, tuple[tuple[Placement, int], ...]]:
         found: dict[str, tuple[tuple[Placement, int], ...]] = {}
-        for one in self.placements:
-            after = self.after(occupancy, one)
+        for placement in self.placements:
+            after = self.after(occupancy, placement)
             if after is not None:
-                found[one.profile] = (*found.get(one.profile, ()), (one, after))
+                found[placement.profile] = (*found.get(placement.profile, ()), (placement, after))
         return found
 
     def _taken(self, layout: Layout) -> int:

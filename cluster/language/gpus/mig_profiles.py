@@ -263,7 +263,7 @@ def boards_named(text: str) -> tuple[Board, ...]:
     has as much: what is called GH200 480GB has that for its CPU.
     """
     lengths = {
-        on.model: max((len(one) for one in _names(on) if has_word(text, one)), default=0)
+        on.model: max((len(name) for name in _names(on) if has_word(text, name)), default=0)
         for on in boards().values()
     }
     longest = max(lengths.values())
@@ -333,4 +333,6 @@ def whole_board(of: Board, weight: Fraction) -> WholeBoard:
 def whole_memory_mib(model: str) -> int | None:
     """MiB that a whole GPU has at least: what its largest profile has; None if no table says it."""
     profiles = boards()[model].profiles.values() if model in boards() else ()
-    return max((one.memory_mib for one in profiles if one.memory_mib is not None), default=None)
+    return max(
+        (profile.memory_mib for profile in profiles if profile.memory_mib is not None), default=None
+    )

@@ -134,13 +134,19 @@ def placed(board: Board, counts: Mapping[str, int]) -> Layout | None:
     for name, count in counts.items():
         names[_known(board, name)] += count
     found = geometry(board)
-    fitting = [one for one in found.layouts if Counter(each.profile for each in one) == names]
+    fitting = [
+        layout for layout in found.layouts if Counter(each.profile for each in layout) == names
+    ]
     return max(fitting, key=lambda one: len(found.fitting(found.occupancy(one) or 0)), default=None)
 
 
 def _known(board: Board, name: str) -> str | None:
     """The board's own name of a profile that some driver calls ``name``; None if it has none."""
-    found = (one.name for one in board.profiles.values() if name in (one.name, *one.aliases))
+    found = (
+        profile.name
+        for profile in board.profiles.values()
+        if name in (profile.name, *profile.aliases)
+    )
     return next(found, None)
 
 
@@ -154,6 +160,6 @@ def text_of(name: str, gpus: Sequence[Gpu]) -> str:
 
 
 def _row(gpu: Gpu) -> Mapping[str, object]:
-    counts = Counter(one.placement.profile for one in gpu.instances)
+    counts = Counter(instance.placement.profile for instance in gpu.instances)
     devices = {"mig-devices": dict(counts)} if gpu.mig else {}
     return {"devices": [gpu.index], "mig-enabled": gpu.mig, **devices}

@@ -47,8 +47,8 @@ def _limits(lines: list[str]) -> Iterator[BillingLimit]:
     owner: dict[str, str] | None = None
     for line in lines:
         if line and not line[0].isspace():
-            found = _ACCOUNT.fullmatch(line) or _QOS.fullmatch(line)
-            owner = found.groupdict() if found else None
+            match = _ACCOUNT.fullmatch(line) or _QOS.fullmatch(line)
+            owner = match.groupdict() if match else None
         elif (
             owner is not None
             and (said := _LIMITS.fullmatch(line.rstrip()))

@@ -101,13 +101,13 @@ def duration_s(value: str) -> int | None:
     """Whole seconds of ``[days-][hours:]minutes:seconds[.parts]``; None for no limit."""
     if value in _NOTHING or value.upper() in _NO_LIMIT:
         return None
-    found = _DURATION.fullmatch(value)
-    if found is None:
+    match = _DURATION.fullmatch(value)
+    if match is None:
         raise unreadable("time limit", value)
     seconds = 0
-    for part in found["clock"].split(":"):
+    for part in match["clock"].split(":"):
         seconds = seconds * 60 + int(part)
-    return int(found["days"] or 0) * 86_400 + seconds
+    return int(match["days"] or 0) * 86_400 + seconds
 
 
 def numbers(text: str) -> tuple[int, ...]:

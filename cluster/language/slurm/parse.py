@@ -141,8 +141,8 @@ def _node(text: str, told: ReportsUnread) -> NodeView:
 
 
 def _reason(text: str) -> str:
-    found = _REASON.search(text)
-    words = "".join(one for one in found[1] if one.isprintable()) if found else ""
+    match = _REASON.search(text)
+    words = "".join(one for one in match[1] if one.isprintable()) if match else ""
     return words[:_REASON_SHOWN].strip()
 
 

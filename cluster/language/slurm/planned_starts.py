@@ -29,8 +29,8 @@ _THREADS = re.compile(r"^(\S+) ([1-9][0-9]{0,3})$", re.MULTILINE)
 def parse_plans(rows: Sequence[Mapping[str, str]], told: ReportsUnread) -> tuple[PlannedStart, ...]:
     """Planned starts of jobs that backfill has placed; equal ones of an array's tasks only once."""
     plans = each("plan", rows, _plan, told, lambda row: row["JobId"])
-    found = {plan for plan in plans if plan is not None}
-    return tuple(sorted(found, key=lambda plan: (plan.start_s, plan.job_id)))
+    starts = {plan for plan in plans if plan is not None}
+    return tuple(sorted(starts, key=lambda plan: (plan.start_s, plan.job_id)))
 
 
 def _plan(row: Mapping[str, str]) -> PlannedStart | None:

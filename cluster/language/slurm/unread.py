@@ -96,11 +96,11 @@ def each(
     """What ``read`` makes of each row; a row that it can't read is left out and reported."""
     for row in rows:
         try:
-            found = read(row)
+            t = read(row)
         except UNREADABLE:
             told(Unread(record, _name(row, name), "", quoted(row)))
         else:
-            yield found
+            yield t
 
 
 def _name(row: S, name: Callable[[S], object]) -> str:

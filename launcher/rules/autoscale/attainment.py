@@ -92,8 +92,8 @@ def learn_attainment(known: Attainment, seen: Passing, aim: float) -> Attainment
     waits = sorted([*known.waiting, *_newest(seen, before, came)], key=_KEY)
     begun, left = _split(waits, before + came - seen.waiting)
     begun_s = seen.at_s - seen.elapsed_s / 2
-    count = sum(one.count for one in begun)
-    late = sum(_late(one, begun_s, seen) for one in begun)
+    count = sum(cohort.count for cohort in begun)
+    late = sum(_late(cohort, begun_s, seen) for cohort in begun)
     found = rested_attainment(known, seen.elapsed_s)
     found = replace(
         found,

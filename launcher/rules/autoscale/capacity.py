@@ -212,7 +212,7 @@ class ReplicaCapacity:
     @property
     def source(self) -> str:
         """Where the limit comes from, if it is above what own replicas have shown; or ""."""
-        own = (one.in_flight for one in (*self.levels.values(), *self.lights.values()))
+        own = (level.in_flight for level in (*self.levels.values(), *self.lights.values()))
         is_own = self.limit <= max(own, default=0.0) * _APART
         return "" if self.prior is None or is_own else self.prior.source
 
@@ -440,15 +440,15 @@ def _curves(
     )
     if token and steps is not None:
         service = tuple((at, steps * each_s) for at, each_s in token)
-    seen = [one.in_flight for one in (*levels.values(), *lights.values())]
-    full = [one.in_flight for one in levels.values()]
+    seen = [level.in_flight for level in (*levels.values(), *lights.values())]
+    full = [level.in_flight for level in levels.values()]
     more = [at for points in elsewhere for at, _ in points if at > max(seen, default=0.0)]
     return _Curves(service, token, max(seen, default=0.0), tuple(sorted({*full, *more})))
 
 
 def _beside(points: Points, levels: Iterable[Level], time_of: _Time) -> Points:
     """Return the points of others that lie outside of what this service's own samples cover."""
-    own = [one.in_flight for one in levels if time_of(one)]
+    own = [level.in_flight for level in levels if time_of(level)]
     if not own:
         return points
     low, high = min(own) / _APART, max(own) * _APART
@@ -458,7 +458,7 @@ def _beside(points: Points, levels: Iterable[Level], time_of: _Time) -> Points:
 def _curve(time_of: _Time, levels: _Levels, lights: _Levels, elsewhere: Points) -> Points:
     """Join what was seen of full replicas, of others at steps not seen full, and elsewhere."""
     full = sorted(levels.values(), key=_in_flight)
-    found = [(one.in_flight, time_of(one)) for one in full]
+    found = [(level.in_flight, time_of(level)) for level in full]
     for step, one in lights.items():
         if any(near in levels and time_of(levels[near]) for near in (step - 1, step, step + 1)):
             continue

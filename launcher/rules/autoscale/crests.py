@@ -55,7 +55,7 @@ def learn_crests(
 ) -> Crests:
     """Learn from a look with ``unqueued`` requests in parallel; lowest level first."""
     reached = sum(level <= unqueued for level in LEVELS)
-    seen = [_seen(one, at_s, elapsed_s, horizon_s) for one in known[:reached]]
+    seen = [_seen(crest, at_s, elapsed_s, horizon_s) for crest in known[:reached]]
     new = [Crest(at_s, at_s, min(elapsed_s, horizon_s)) for _ in range(len(known), reached)]
     return (*seen, *known[reached:], *new)
 
@@ -130,7 +130,7 @@ def _expected(known: Crests) -> Iterator[_Expected]:
     never reached follows from how many crests go on to the next level, from the highest level on
     that half of them reached.
     """
-    counts = [one.count + 1 for one in known]
+    counts = [crest.count + 1 for crest in known]
     enough = [index for index, count in enumerate(counts) if count >= _ENOUGH]
     if not enough:
         return
@@ -139,7 +139,7 @@ def _expected(known: Crests) -> Iterator[_Expected]:
     tail = sum(counts[half:])
     share = (tail - counts[half] + 1) / (tail + 2)
     rarer = [*counts[enough[-1] + 1 :], *(counts[-1] * share**n for n in range(1, _BEYOND + 1))]
-    used_s = sum(one.total_used_s + one.used_s for one in known[half:]) / tail
+    used_s = sum(crest.total_used_s + crest.used_s for crest in known[half:]) / tail
     levels = list(zip(LEVELS[enough[-1] + 1 :], rarer, strict=False))
     for level, count in reversed(levels):
         yield _Expected(level, highest, count / (highest.count + 2), used_s)

@@ -202,7 +202,7 @@ def learn_rest(
     )
     left = tuple(step for step in steps if at_s - step.at_s < AFTER * horizon_s)
     judged = len(steps) - len(left)
-    return Forecasts(left, tuple(_with_rest(one, judged, step_s) for one in known.errors))
+    return Forecasts(left, tuple(_with_rest(error, judged, step_s) for error in known.errors))
 
 
 def _with_rest(known: Errors, judged: int, step_s: float) -> Errors:

@@ -329,9 +329,9 @@ def _is_stated(scaling: Scaling) -> bool:
 
 
 def _tokens(known: TokensDone, look: ServiceLook, answered: int, scaling: Scaling) -> TokensDone:
-    found = learn_tokens(known, look.tokens, answered)
+    done = learn_tokens(known, look.tokens, answered)
     is_stated = scaling.ttft_s is not None or scaling.tpot_s is not None
-    return replace(found, answers=found.answers + answered if is_stated else 0.0)
+    return replace(done, answers=done.answers + answered if is_stated else 0.0)
 
 
 def _crowded(

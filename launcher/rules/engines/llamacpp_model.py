@@ -22,12 +22,12 @@ _PROJECTOR = "mmproj"
 
 def is_model(entries: frozenset[str]) -> bool:
     """Whether a directory with these entries holds a model."""
-    return any(one.endswith(_SUFFIX) for one in entries)
+    return any(entry.endswith(_SUFFIX) for entry in entries)
 
 
 def model_needs(files: ModelFiles) -> ModelNeeds:
     """Return the model's files, and why llama.cpp can't load them."""
-    found = sorted(one for one in files.entries if one.endswith(_SUFFIX))
+    found = sorted(entry for entry in files.entries if entry.endswith(_SUFFIX))
     models = _models(found)
     if files.chosen:
         models = {

@@ -42,7 +42,7 @@ class EngineCounts:
         )
 
 
-_COUNTS = tuple(one.name for one in fields(EngineCounts))
+_COUNTS = tuple(field.name for field in fields(EngineCounts))
 
 
 def _later(
@@ -114,9 +114,9 @@ def servers_load(loads: Iterable[EngineLoad], seen: CountsSeen) -> ServersLoad |
     if lately.prefix_cache_lookup_tokens and lately.prefix_cache_hit_tokens is not None:
         hits = min(1.0, lately.prefix_cache_hit_tokens / lately.prefix_cache_lookup_tokens)
     return ServersLoad(
-        min(round(sum(one.running for one in found)), _MOST),
-        min(round(sum(one.waiting for one in found)), _MOST),
-        max((one.kv_cache for one in found if one.kv_cache is not None), default=None),
+        min(round(sum(load.running for load in found)), _MOST),
+        min(round(sum(load.waiting for load in found)), _MOST),
+        max((load.kv_cache for load in found if load.kv_cache is not None), default=None),
         seen.total,
         hits,
         len(found),

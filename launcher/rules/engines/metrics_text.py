@@ -97,9 +97,9 @@ def histogram(said: bytes, name: str, edges: Sequence[float]) -> tuple[float, ..
 
 
 def _bound(labels: str) -> float | None:
-    found = _BOUND.search(labels)
+    match = _BOUND.search(labels)
     try:
-        bound = float(found[1]) if found else -1.0
+        bound = float(match[1]) if match else -1.0
     except ValueError:
         return None
     return bound if bound >= 0 else None

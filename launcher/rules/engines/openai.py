@@ -52,7 +52,7 @@ class Cards(Said):
     @property
     def adapters(self) -> Mapping[str, str]:
         """Paths of its adapters, by the names that it has for them."""
-        return {one.id: one.root or "" for one in self.data if one.parent is not None}
+        return {card.id: card.root or "" for card in self.data if card.parent is not None}
 
 
 def json_request(path: str, body: Mapping[str, object]) -> Request:
@@ -228,7 +228,7 @@ class ListedModel:
 def models_answer(models: Sequence[ListedModel], name: str) -> StatisticsAnswer:
     """Answer with the model of that name, or with all of them if ``name`` is ""."""
     if not name:
-        found = {"object": "list", "data": [one.said for one in models]}
+        found = {"object": "list", "data": [model.said for model in models]}
         return StatisticsAnswer(200, json.dumps(found).encode())
     for one in models:
         if one.name == name:

@@ -58,7 +58,7 @@ def has_text(said: bytes) -> bool:
 
     Raises TypeError or ValueError if it is no such stream.
     """
-    return any(one.has_text for event in _events(said) for one in event.choices)
+    return any(choice.has_text for event in _events(said) for choice in event.choices)
 
 
 def usage(said: bytes) -> TokenUsage | None:

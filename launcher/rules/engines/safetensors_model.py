@@ -40,7 +40,9 @@ def model_needs(files: ModelFiles) -> ModelNeeds:
 
 def _weights(entries: Iterable[str]) -> tuple[str, ...]:
     """Return the files that an engine would load where no index names them."""
-    found = [one for one in entries if one.endswith(_SUFFIX) and not one.startswith(_ADAPTER)]
+    found = [
+        entry for entry in entries if entry.endswith(_SUFFIX) and not entry.startswith(_ADAPTER)
+    ]
     own = [one for one in found if not one.startswith(_CONSOLIDATED)]
     return tuple(sorted(own or found))
 
@@ -58,7 +60,7 @@ def _problems(files: ModelFiles, weights: Sequence[str]) -> Iterator[str]:
         yield f"{files.index.name}: {files.index.trouble}"
         return
     else:
-        missing = [one for one in weights if one not in files.entries]
+        missing = [weight for weight in weights if weight not in files.entries]
     if missing:
         yield f"no {listed(missing)}"
 
@@ -72,7 +74,7 @@ def _gaps(weights: Iterable[str]) -> Iterator[str]:
     for part in filter(None, map(_PART.fullmatch, weights)):
         sets.setdefault((part[1], part[3]), []).append(part[2])
     for (name, count), texts in sorted(sets.items()):
-        width = len(texts[0]) if any(one.startswith("0") for one in texts) else 0
+        width = len(texts[0]) if any(text.startswith("0") for text in texts) else 0
         numbers = sorted(map(int, texts))
         begin = min(0, numbers[0] - 1)
         for before, after in pairwise((begin, *numbers)):

@@ -130,7 +130,7 @@ class Triton:
 
     def is_model(self, entries: frozenset[str]) -> bool:
         """Whether it has a config.pbtxt or a numbered version (user guide, "Model Repository")."""
-        versions = (one.removesuffix("/") for one in entries if one.endswith("/"))
+        versions = (entry.removesuffix("/") for entry in entries if entry.endswith("/"))
         return CONFIG in entries or any(map(str.isdecimal, versions))
 
     def model_needs(self, files: ModelFiles, models: Collection[str], gpus: int) -> ModelNeeds:
@@ -139,12 +139,12 @@ class Triton:
 
     def log_time_s(self, line: str, now_s: float, /) -> float | None:
         """Read such as ``E1122 07:10:02.000001 17``: Triton's clock is UTC and names no year."""
-        if (found := _LOG_TIME.match(line)) is None:
+        if (match := _LOG_TIME.match(line)) is None:
             return None
         year = 1970 + int(now_s / _YEAR_S)
         try:
             times_s = [
-                timegm((one, *map(int, found.groups()))) for one in (year + 1, year, year - 1)
+                timegm((one, *map(int, match.groups()))) for one in (year + 1, year, year - 1)
             ]
         except ValueError:
             return None
@@ -176,10 +176,10 @@ class Triton:
     ) -> Request | None:
         """Build an inference of zeros; a decoupled model has none, as it only streams."""
         metadata, config = said
-        found = smallest_inference(
+        inference = smallest_inference(
             ModelMetadata.parse(metadata), ModelConfig.parse(config), sequence_id
         )
-        return None if found is None else infer_request(model, found)
+        return None if inference is None else infer_request(model, inference)
 
     def failure(self, said: bytes) -> str:
         """Return Triton's own message, else all that was answered."""

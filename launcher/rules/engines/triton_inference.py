@@ -123,8 +123,8 @@ def smallest_inference(
     optional = {one.name for one in config.input if one.optional}
     inputs = [Tensor.of(one) for one in metadata.inputs if one.name not in optional]
     if config.has_batches:
-        inputs = [replace(one, shape=(batch, *one.shape[1:])) for one in inputs]
-    size = sum(one.size for one in inputs)
+        inputs = [replace(tensor, shape=(batch, *tensor.shape[1:])) for tensor in inputs]
+    size = sum(tensor.size for tensor in inputs)
     if size > _MOST_BYTES:
         raise ValueError(f"its smallest input has {size} bytes; {_MOST_BYTES} are tried at most")
     return inference(inputs, bytes(size), config, sequence_id)
@@ -138,7 +138,7 @@ def inference(
     if config.sequence_batching is not None:
         ends = {"sequence_start": True, "sequence_end": True}
         parameters |= {"sequence_id": sequence_id, **ends}
-    head = {"inputs": [one.head() for one in inputs], "parameters": parameters}
+    head = {"inputs": [tensor.head() for tensor in inputs], "parameters": parameters}
     return Inference(json.dumps(head).encode(), contents)
 
 

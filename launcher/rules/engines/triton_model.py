@@ -50,10 +50,10 @@ class TritonModel:
                 yield infer_request(self.name, self.sample.inference(config, batch, number))
                 continue
             metadata = ModelMetadata.model_validate(self.metadata)
-            found = smallest_inference(metadata, config, number, batch)
-            if found is None:
+            inference = smallest_inference(metadata, config, number, batch)
+            if inference is None:
                 raise ValueError("it only answers by streaming")
-            yield infer_request(self.name, found)
+            yield infer_request(self.name, inference)
 
 
 def load(

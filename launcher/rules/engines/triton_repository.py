@@ -99,7 +99,7 @@ def _name_problem(files: ModelFiles, config: Mapping[str, Any]) -> Iterator[str]
 
 def _served(files: ModelFiles, config: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
     """Return the versions that Triton serves, the oldest first, and why there is none."""
-    usable = sorted((one for one in files.versions if not one.startswith("0")), key=int)
+    usable = sorted((version for version in files.versions if not version.startswith("0")), key=int)
     if not usable and files.versions:
         return (), (f"version directory {min(files.versions)}: begins with 0, so Triton skips it",)
     if not usable:

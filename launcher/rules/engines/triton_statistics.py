@@ -140,8 +140,8 @@ def _durations(
 
 def by_http(path: str, counts: Counts) -> StatisticsAnswer:
     """Answer a client that asks for ``path``."""
-    found = _ONE.fullmatch(path)
-    name, version = found.groups() if found is not None and path != ALL else (None, None)
+    match = _ONE.fullmatch(path)
+    name, version = match.groups() if match is not None and path != ALL else (None, None)
     models = dict(_models(counts, name or "", version or ""))
     if name and not models:
         return StatisticsAnswer(_BAD_REQUEST, json.dumps({"error": _unknown(name)}).encode())

@@ -143,7 +143,7 @@ class Vllm(OpenAIEngine):
 
     def identified(self, said: bytes, identity: str) -> Answer:
         """Look for the identity among the model's names."""
-        is_ours = any(one.id == identity for one in Cards.parse(said).data)
+        is_ours = any(card.id == identity for card in Cards.parse(said).data)
         return Answer(Probe.OURS if is_ours else Probe.STRANGER)
 
     def version(self, said: bytes) -> str:

@@ -270,8 +270,8 @@ def _url(facts: GatewayFacts) -> Iterator[Finding]:
 
 
 def _haproxy(facts: GatewayFacts) -> Iterator[Finding]:
-    found = re.match(r"(\d+)\.(\d+)", facts.version)
-    if found and (int(found[1]), int(found[2])) < _OLDEST:
+    match = re.match(r"(\d+)\.(\d+)", facts.version)
+    if match and (int(match[1]), int(match[2])) < _OLDEST:
         yield error(
             Code.VERSION,
             f"HAProxy is version {facts.version}",

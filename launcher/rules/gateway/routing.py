@@ -303,7 +303,9 @@ def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
     changes += [
         SetRetryOnce(name, retry_once=False) for name in sorted(gateway.retry_once - living)
     ]
-    adapters = {model_name(route.service, one) for route in routes for one in route.adapters}
+    adapters = {
+        model_name(route.service, adapter) for route in routes for adapter in route.adapters
+    }
     there = gateway.adapter_entries
     gone = (one for one in sorted(there) if adapter_of_entry(one) not in adapters)
     changes += [SetAdapter(entry, there=False) for entry in gone]
@@ -351,7 +353,7 @@ def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], 
             holders.add(route.service, route.pool)
     lines = _Lines(pools, free, holders)
     unrouted = _wake(routes, backends, lines)
-    held = Counter(tenant_of(one) for one in backends)
+    held = Counter(tenant_of(backend) for backend in backends)
     for route in routes:
         if route.service in backends:
             continue

@@ -291,7 +291,7 @@ def load_of(backend: Backend | None, counter: str = "") -> Load:
     everywhere = (*backend.servers, *backend.elsewhere)
     in_flight = sum(server.in_flight for server in everywhere)
     queued = backend.queued + sum(server.queued for server in backend.servers)
-    is_served = any(one.up and one.mode is ServerMode.READY for one in backend.servers)
+    is_served = any(server.up and server.mode is ServerMode.READY for server in backend.servers)
     held = 0 if is_served else max(0, backend.sessions - in_flight - queued)
     counted = (backend.arrived, backend.answered, backend.given_up)
     return Load(in_flight, queued, held, *counted, counter)

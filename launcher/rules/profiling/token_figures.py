@@ -107,7 +107,7 @@ class TokenWindow:
     @property
     def output_mtps(self) -> int:
         """Thousandths of an output token per second."""
-        tokens = sum(one.output_tokens for one in self.streams)
+        tokens = sum(stream.output_tokens for stream in self.streams)
         return 1000 * US_PER_S * tokens // self.duration_us
 
 
@@ -121,23 +121,23 @@ def measured(load: str, concurrency: int, windows: Sequence[TokenWindow]) -> Poi
     last = windows[-2:]
     streams = tuple(chain.from_iterable(window.streams for window in last))
     whole = TokenWindow(streams, sum(window.duration_us for window in last))
-    first_us = [one.first_us for one in streams]
+    first_us = [stream.first_us for stream in streams]
     between_us = [
-        (one.all_us - one.first_us) // (one.output_tokens - 1)
-        for one in streams
-        if one.output_tokens > 1 and one.first_us < one.all_us
+        (stream.all_us - stream.first_us) // (stream.output_tokens - 1)
+        for stream in streams
+        if stream.output_tokens > 1 and stream.first_us < stream.all_us
     ] or [0]
     return Point(
         batch=concurrency,
         processes=1,
         throughput_mrps=1000 * US_PER_S * len(streams) // whole.duration_us,
-        latency_us=percentile([one.all_us for one in streams], LATENCY_PERCENT),
+        latency_us=percentile([stream.all_us for stream in streams], LATENCY_PERCENT),
         samples=len(streams),
         steady=is_steady(windows),
         tokens=TokenFigures(
             load=load,
-            prompt_tokens=round(sum(one.prompt_tokens for one in streams) / len(streams)),
-            output_tokens=round(sum(one.output_tokens for one in streams) / len(streams)),
+            prompt_tokens=round(sum(stream.prompt_tokens for stream in streams) / len(streams)),
+            output_tokens=round(sum(stream.output_tokens for stream in streams) / len(streams)),
             output_mtps=whole.output_mtps,
             ttft_p50_us=percentile(first_us, 50),
             ttft_p99_us=percentile(first_us, 99),

@@ -100,8 +100,8 @@ _STAY = ("replicas that run load and unload adapters; none of them is replaced",
 
 def generations_of(views: Sequence[ServiceView], tenant: str, name: str) -> tuple[ServiceView, ...]:
     """Return the living job arrays of one service, the newest first."""
-    found = (view for view in views if (view.tenant, view.name) == (tenant, name))
-    return tuple(sorted(found, key=lambda view: -view.array_job_id))
+    services = (view for view in views if (view.tenant, view.name) == (tenant, name))
+    return tuple(sorted(services, key=lambda view: -view.array_job_id))
 
 
 def plan_apply(

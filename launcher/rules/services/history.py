@@ -39,7 +39,7 @@ def history(
 
     The newest that lives is the one that counts: a newer one may have been given up.
     """
-    alive = {one.array_job_id: one.directives for one in living}
+    alive = {service.array_job_id: service.directives for service in living}
     newest = living[0].array_job_id if living else None
     before = (*records[1:], None)
     return tuple(
@@ -71,13 +71,13 @@ def to_go_back_to(past: Sequence[PastGeneration], array_job_id: int | None) -> P
     Raises InvalidInputError (SW-NAME-UNKNOWN) if there is none.
     """
     if array_job_id is not None:
-        older = [one for one in past if one.array_job_id == array_job_id]
+        older = [generation for generation in past if generation.array_job_id == array_job_id]
     else:
         place = next((i for i, one in enumerate(past) if one.state == "newest"), -1)
         older = list(past[place + 1 :])
     if older:
         return older[0]
-    known = ", ".join(str(one.array_job_id) for one in past)
+    known = ", ".join(str(generation.array_job_id) for generation in past)
     which = "before the newest" if array_job_id is None else f"with array job {array_job_id}"
     raise InvalidInputError(
         Code.NAME_UNKNOWN,

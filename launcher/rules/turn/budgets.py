@@ -39,7 +39,7 @@ def used_up(
     if budget is None or budget.run_millislice_min >= needs_millislice_min:
         return None
     is_soon = budget.resets_s is not None and budget.resets_s <= until_s
-    if is_soon or any(slot.state in _UNDER_WAY for one in views for slot in one.slots):
+    if is_soon or any(slot.state in _UNDER_WAY for view in views for slot in view.slots):
         return None
     return UsedUp(_why(budget, needs_millislice_min), budget.resets_s)
 

@@ -36,9 +36,12 @@ def not_ahead(state: State, now_s: float) -> State:
 def _latest_s(state: ServiceState) -> float:
     seen = None if state.memory is None else state.memory.seen
     asked_s = (
-        0.0 if one.desired is None else one.desired.at_s for one in state.generations.values()
+        0.0 if generation.desired is None else generation.desired.at_s
+        for generation in state.generations.values()
     )
-    begun_s = (max(one.seen_s, one.retired_s) for one in state.generations.values())
+    begun_s = (
+        max(generation.seen_s, generation.retired_s) for generation in state.generations.values()
+    )
     return max(0.0 if seen is None else seen.at_s, *asked_s, *begun_s, 0.0)
 
 
@@ -63,7 +66,7 @@ def _generation(state: GenerationState, step_s: float) -> GenerationState:
         seen_s=_moved(state.seen_s, step_s),
         watched=_watched(state.watched, step_s),
         removed_s=tuple(at_s + step_s for at_s in state.removed_s),
-        failures=tuple(replace(one, at_s=one.at_s + step_s) for one in state.failures),
+        failures=tuple(replace(failure, at_s=failure.at_s + step_s) for failure in state.failures),
     )
 
 
@@ -89,11 +92,11 @@ def _memory(memory: Memory, step_s: float) -> Memory:
         seen=None if seen is None else replace(seen, at_s=seen.at_s + step_s),
         forecasts=_forecasts(memory.forecasts, step_s),
         idle=idle if idle.since_s is None else replace(idle, since_s=idle.since_s + step_s),
-        peaks=tuple(replace(one, until_s=one.until_s + step_s) for one in memory.peaks),
+        peaks=tuple(replace(peak, until_s=peak.until_s + step_s) for peak in memory.peaks),
         woke_s=_moved(memory.woke_s, step_s),
         crests=tuple(
-            replace(one, begun_s=one.begun_s + step_s, last_s=one.last_s + step_s)
-            for one in memory.crests
+            replace(crest, begun_s=crest.begun_s + step_s, last_s=crest.last_s + step_s)
+            for crest in memory.crests
         ),
         attained=_attained(memory.attained, step_s),
     )
@@ -101,13 +104,14 @@ def _memory(memory: Memory, step_s: float) -> Memory:
 
 def _attained(attained: Attainment, step_s: float) -> Attainment:
     waiting = tuple(
-        replace(one, key_s=one.key_s + step_s, at_s=one.at_s + step_s) for one in attained.waiting
+        replace(cohort, key_s=cohort.key_s + step_s, at_s=cohort.at_s + step_s)
+        for cohort in attained.waiting
     )
     return replace(attained, waiting=waiting)
 
 
 def _forecasts(forecasts: Forecasts, step_s: float) -> Forecasts:
-    steps = tuple(replace(one, at_s=one.at_s + step_s) for one in forecasts.under_way)
+    steps = tuple(replace(step, at_s=step.at_s + step_s) for step in forecasts.under_way)
     return replace(forecasts, under_way=steps)
 
 

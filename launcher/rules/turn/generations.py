@@ -252,9 +252,9 @@ def _failures(
             node = known.nodes[index]
             settled_s[node] = max(found.at_s, settled_s.get(node, 0.0))
     before = [
-        one
-        for one in known.failures
-        if now_s - one.at_s < FAILURES_S and one.at_s >= settled_s.get(one.node, 0.0)
+        failure
+        for failure in known.failures
+        if now_s - failure.at_s < FAILURES_S and failure.at_s >= settled_s.get(failure.node, 0.0)
     ]
     new = [
         Failure(known.nodes[slot.index], now_s, slot.is_borrowed)
@@ -268,7 +268,7 @@ def _late_s(known: GenerationState, failed: frozenset[int], start_timeout_s: int
     if not failed:
         return known.late_s
     late = (known.down[index] for index in failed if index in known.down)
-    return start_timeout_s if any(one.unfit and one.starts for one in late) else 0
+    return start_timeout_s if any(down.unfit and down.starts for down in late) else 0
 
 
 def _ran_on(
@@ -291,15 +291,15 @@ def _removed_s(known: GenerationState, more: int, now_s: float) -> tuple[float, 
 
 def _removed(view: ServiceView, judged: Judgement) -> str:
     nodes = {slot.index: slot.node for slot in view.slots}
-    found = [one for one in judged.outliers if one.verdict is Verdict.FAILED]
-    return "; ".join(f"{replica_text(one.index, nodes[one.index])} {one.why}" for one in found)
+    outliers = [outlier for outlier in judged.outliers if outlier.verdict is Verdict.FAILED]
+    return "; ".join(f"{replica_text(one.index, nodes[one.index])} {one.why}" for one in outliers)
 
 
 def _cut(
     sight: GenerationInput, runs: Mapping[int, ReplicaRun], down: Mapping[int, Down]
 ) -> frozenset[Endpoint]:
     """Return the replicas that fail their health checks since they answer nothing."""
-    found = set[Endpoint]()
+    endpoints = set[Endpoint]()
     for index, wrong in down.items():
         is_late = not wrong.starts and sight.now_s - wrong.since_s >= SILENT_S
         run = runs.get(index)
@@ -307,8 +307,8 @@ def _cut(
             continue
         server = sight.backend.server_of(run.endpoint)
         if server is not None and server.is_silent and not server.up:
-            found.add(run.endpoint)
-    return frozenset(found)
+            endpoints.add(run.endpoint)
+    return frozenset(endpoints)
 
 
 def _unknown(sight: GenerationInput, known: GenerationState) -> frozenset[str]:

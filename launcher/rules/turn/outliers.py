@@ -285,12 +285,13 @@ def _stands_out(
     if watch.recent >= FEWEST:
         share = watch.recent_errors / watch.recent
         is_worse = any(
-            one.recent >= 1 and one.recent_errors <= share / 2 * one.recent for one in siblings
+            sibling.recent >= 1 and sibling.recent_errors <= share / 2 * sibling.recent
+            for sibling in siblings
         )
         if share >= (MOST if is_worse else NEARLY_ALL):
             errors = f"{watch.recent_errors:.0f} of its last {watch.recent:.0f} answers"
             return f"{errors} were errors (5xx, gRPC)", is_worse
-    is_worse = any(now_s - one.moved_s <= watch.silent_s / 2 for one in siblings)
+    is_worse = any(now_s - sibling.moved_s <= watch.silent_s / 2 for sibling in siblings)
     if watch.silent_s >= bounds.silent_s(is_worse=is_worse):
         return f"it has answered nothing for {watch.silent_s:.0f} s", is_worse
     return "", False

@@ -289,11 +289,11 @@ def unless_aborted(
     once. Return as well the last aborted roll-over, unless a newer generation has come since.
     """
     newest, last = views[-1], known.aborted
-    states = [known.generations.get(one.array_job_id) or GenerationState() for one in views]
+    states = [known.generations.get(view.array_job_id) or GenerationState() for view in views]
     after = whole_number(newest.directives, "abort_roll_after", 0)
     failures = states[-1].backoff.failures
     fails = 0 < after <= failures and not states[-1].is_proved
-    if fails and newest.order.delete_s is None and any(one.is_proved for one in states[:-1]):
+    if fails and newest.order.delete_s is None and any(state.is_proved for state in states[:-1]):
         aborted = AbortedRoll(newest.array_job_id, failures, last_said(newest))
         return (newest, *views[:-1]), aborted
     is_over = last is not None and newest.array_job_id > last.array_job_id
@@ -415,9 +415,9 @@ def decide_service(
     generations = {one.array_job_id: one.state for one in seen}
     state = replace(known, generations=generations, aborted=look.aborted)
     concurrency = scaling_inputs.concurrency(look.spec, look.engine, known.memory)
-    found = _service_plan(look, seen, decision, plan, now_s, concurrency=concurrency)
+    service_plan = _service_plan(look, seen, decision, plan, now_s, concurrency=concurrency)
     objective_ms = scaling_inputs.objective_ms(look.spec, known.memory)
-    return state, replace(found, objective_ms=objective_ms, lineless=_lineless(look))
+    return state, replace(service_plan, objective_ms=objective_ms, lineless=_lineless(look))
 
 
 def _lineless(look: ServiceInput) -> str:
@@ -513,8 +513,8 @@ def _scaled(
 
 def _replicas_that_serve(look: ServiceInput, seen: Sequence[Generation]) -> frozenset[str]:
     """Name the kinds of replicas that serve; while none does, that of the newest generation."""
-    found = (one for one in seen if any(slot.phase is Phase.SERVING for slot in one.slots))
-    return frozenset(map(_replicas, found)) or frozenset((replicas_of(look.newest),))
+    generations = (one for one in seen if any(slot.phase is Phase.SERVING for slot in one.slots))
+    return frozenset(map(_replicas, generations)) or frozenset((replicas_of(look.newest),))
 
 
 def _replicas(one: Generation) -> str:

@@ -143,21 +143,21 @@ def after_answer(
     Released slots count as alive: one may fail before the next look.
     """
     known = state.generations[array_job_id]
-    found = replace(
+    generation_state = replace(
         known,
         desired=replace(desired, kept_back=frozenset(answer.kept_back)),
         unheard=None,
         alive=known.alive | frozenset(answer.released),
     )
-    return replace(state, generations={**state.generations, array_job_id: found})
+    return replace(state, generations={**state.generations, array_job_id: generation_state})
 
 
 def after_silence(state: ServiceState, array_job_id: int, desired: DesiredSlots) -> ServiceState:
     """Remember desired slots that the daemon may have taken, though its answer did not come."""
     known = state.generations[array_job_id]
     unheard = desired.run if known.unheard is None else known.unheard & desired.run
-    found = replace(known, unheard=unheard)
-    return replace(state, generations={**state.generations, array_job_id: found})
+    generation_state = replace(known, unheard=unheard)
+    return replace(state, generations={**state.generations, array_job_id: generation_state})
 
 
 def after_restart(state: ServiceState) -> ServiceState:
@@ -175,8 +175,8 @@ def after_restart(state: ServiceState) -> ServiceState:
 
 def after_retirement(state: ServiceState, array_job_id: int, at_s: float) -> ServiceState:
     """Remember that the daemon was asked to cancel that generation."""
-    found = replace(state.generations[array_job_id], retired_s=at_s)
-    return replace(state, generations={**state.generations, array_job_id: found})
+    generation_state = replace(state.generations[array_job_id], retired_s=at_s)
+    return replace(state, generations={**state.generations, array_job_id: generation_state})
 
 
 def with_saved(state: State, saved: State) -> State:

@@ -25,9 +25,9 @@ def suspect_nodes(state: State, now_s: float) -> Mapping[str, frozenset[str]]:
     """
     found: dict[str, set[str]] = defaultdict(set)
     for key, service in state.items():
-        for one in service.generations.values():
-            for failure in one.failures:
-                if one.is_proved and now_s - failure.at_s < FAILURES_S:
+        for generation in service.generations.values():
+            for failure in generation.failures:
+                if generation.is_proved and now_s - failure.at_s < FAILURES_S:
                     found[failure.node].add(key)
     return {node: frozenset(keys) for node, keys in found.items() if len(keys) >= SERVICES}
 
@@ -51,8 +51,8 @@ class AvoidedNodes:
         failing = {
             key: service
             for key, service in state.items()
-            for one in service.generations.values()
-            if one.failures
+            for generation in service.generations.values()
+            if generation.failures
         }
         self._own = {key: _own(one, now_s) for key, one in failing.items()}
         accusers: dict[str, list[tuple[str, str]]] = defaultdict(list)
@@ -75,9 +75,9 @@ def _own(service: ServiceState, now_s: float) -> tuple[str, ...]:
     """
     found: Counter[str] = Counter()
     last_s: dict[str, float] = {}
-    for one in service.generations.values():
-        known = [each for each in one.failures if now_s - each.at_s < FAILURES_S]
-        if one.is_proved or len({each.node for each in known}) == 1:
+    for generation in service.generations.values():
+        known = [each for each in generation.failures if now_s - each.at_s < FAILURES_S]
+        if generation.is_proved or len({each.node for each in known}) == 1:
             counts = Counter(each.node for each in known)
             found.update({node: count for node, count in counts.items() if count >= FAILURES})
             last_s |= {each.node: max(each.at_s, last_s.get(each.node, 0.0)) for each in known}
@@ -85,7 +85,11 @@ def _own(service: ServiceState, now_s: float) -> tuple[str, ...]:
 
 
 def _accused(service: ServiceState, now_s: float) -> Iterable[str]:
-    return {node for one in service.generations.values() for node in _accused_by(one, now_s)}
+    return {
+        node
+        for generation in service.generations.values()
+        for node in _accused_by(generation, now_s)
+    }
 
 
 def _accused_by(one: GenerationState, now_s: float) -> Iterable[str]:

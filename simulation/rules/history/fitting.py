@@ -151,7 +151,7 @@ def _accounts(work: Mapping[str, float], tenants: Mapping[str, int]) -> Mapping[
 def _fitted(job: HistoryJob, site: _Site, accounts: Mapping[str, str]) -> HistoryJob:
     partition = site.partition_of(job.partition)
     account = accounts.get(job.account, job.account)
-    is_known = partition == job.partition and all(site.knows(one, partition) for one in job.gpus)
+    is_known = partition == job.partition and all(site.knows(gpu, partition) for gpu in job.gpus)
     if account != job.account and is_ours(job.qos):
         job = replace(job, qos="")  # That of its own tenant, which is not here.
     nodes = site.nodes_for(job, partition)

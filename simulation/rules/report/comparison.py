@@ -120,16 +120,20 @@ class TenantDifference:
 
 def differences(result: SimulationResult) -> tuple[FigureDifference, ...]:
     """Return each figure of MEASURES by both policies; refused jobs only where there are any."""
-    found = (_difference(one, result) for one in MEASURES)
-    return tuple(one for one in found if one.figure != "refused" or one.present or one.changed)
+    found = (_difference(measure, result) for measure in MEASURES)
+    return tuple(
+        difference
+        for difference in found
+        if difference.figure != "refused" or difference.present or difference.changed
+    )
 
 
 def _difference(measure: Measure, result: SimulationResult) -> FigureDifference:
     present = float(getattr(result.present, measure.figure))
     if result.changed is None:
-        found = _interval(measure, result.estimates, result.offsets)
+        estimate = _interval(measure, result.estimates, result.offsets)
         return FigureDifference(
-            measure.figure, present, None, found and _possible(measure, found), None
+            measure.figure, present, None, estimate and _possible(measure, estimate), None
         )
     changed = float(getattr(result.changed, measure.figure))
     interval = _interval(measure, result.difference_estimates, result.offsets)
@@ -138,10 +142,10 @@ def _difference(measure: Measure, result: SimulationResult) -> FigureDifference:
 
 
 def _interval(measure: Measure, estimates: Mapping[str, Estimate], offsets: int) -> Estimate | None:
-    found = estimates.get(measure.figure) if offsets > 1 else None
-    if found is None or measure.kind != "count":
-        return found
-    return Estimate(*(offsets * value for value in (found.mean, found.low, found.high)))
+    estimate = estimates.get(measure.figure) if offsets > 1 else None
+    if estimate is None or measure.kind != "count":
+        return estimate
+    return Estimate(*(offsets * value for value in (estimate.mean, estimate.low, estimate.high)))
 
 
 def _possible(measure: Measure, of: Estimate) -> Estimate:
@@ -178,7 +182,11 @@ def _place(one: TenantDifference) -> tuple[int, float, str]:
 
 
 def _with_jobs(figures: Figures) -> Mapping[str, ReplayedTenant]:
-    return {one.tenant: one for one in figures.tenants if one.jobs or one.held_millislice_s}
+    return {
+        tenant.tenant: tenant
+        for tenant in figures.tenants
+        if tenant.jobs or tenant.held_millislice_s
+    }
 
 
 def _of_tenant(
@@ -213,8 +221,10 @@ class ServiceDifference:
 
 def service_differences(result: SimulationResult) -> tuple[ServiceDifference, ...]:
     """Return every service, by name."""
-    present = {one.service: one for one in result.present.services}
-    changed = {one.service: one for one in result.changed.services} if result.changed else {}
+    present = {service.service: service for service in result.present.services}
+    changed = (
+        {service.service: service for service in result.changed.services} if result.changed else {}
+    )
     return tuple(
         _of_service(result, name, present.get(name), changed.get(name))
         for name in sorted(present.keys() | changed.keys())
@@ -247,7 +257,7 @@ def _judged(
     changed: ReplayedService,
     steps: Mapping[str, Estimate],
 ) -> ChangeVerdict:
-    values = (float(getattr(one, measure.figure)) for one in (present, changed))
+    values = (float(getattr(service, measure.figure)) for service in (present, changed))
     return _clear(verdict_of(measure, *values), steps.get(measure.figure))
 
 
@@ -263,10 +273,10 @@ def gains_words(found: Iterable[TenantDifference]) -> str:
 
     Tenants that only one policy has are said to be unclear, where there are any.
     """
-    verdicts = Counter(one.verdict for one in found if one.verdict is not None)
+    verdicts = Counter(difference.verdict for difference in found if difference.verdict is not None)
     if not verdicts:
         return ""
-    gain, lose, same, unclear = (verdicts[one] for one in _IN_WORDS)
+    gain, lose, same, unclear = (verdicts[verdict] for verdict in _IN_WORDS)
     noun = "tenant" if gain == 1 else "tenants"
     rest = f", {unclear} {'is' if unclear == 1 else 'are'} unclear" if unclear else ""
     return (

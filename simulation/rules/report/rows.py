@@ -129,7 +129,9 @@ def trust_rows(check: SelfCheck) -> Sequence[TrustRow]:
 
 def figure_rows(result: SimulationResult) -> Sequence[FigureRow]:
     """Return a row for each figure of the cluster."""
-    return [_figure_row(_BY_FIGURE[one.figure], one) for one in differences(result)]
+    return [
+        _figure_row(_BY_FIGURE[difference.figure], difference) for difference in differences(result)
+    ]
 
 
 def _figure_row(measure: Measure, one: FigureDifference) -> FigureRow:
@@ -146,7 +148,7 @@ def _figure_row(measure: Measure, one: FigureDifference) -> FigureRow:
 
 def tenant_rows(result: SimulationResult) -> Sequence[TenantRow]:
     """Return a row for each tenant, those that lose most first."""
-    return [_tenant_row(one, result.present) for one in tenant_differences(result)]
+    return [_tenant_row(difference, result.present) for difference in tenant_differences(result)]
 
 
 def _tenant_row(one: TenantDifference, run: Figures) -> TenantRow:
@@ -183,22 +185,22 @@ _WORDS = {
 def node_rows(result: SimulationResult) -> Sequence[NodeRow]:
     """Return rows of GPUs that were cut again and of failures, where there can be any."""
     sides = [result.present, *([result.changed] if result.changed else [])]
-    return [*_repartition_rows([one.repartitions for one in sides]), *_failure_rows(sides)]
+    return [*_repartition_rows([side.repartitions for side in sides]), *_failure_rows(sides)]
 
 
 def _repartition_rows(sides: Sequence[RepartitionFigures | None]) -> Iterator[NodeRow]:
     if not any(sides):
         return
     yield _node_row("GPUs cut again", [f"{one.done:,}" if one else NOTHING for one in sides])
-    if any(one.in_vain for one in sides if one):
+    if any(side.in_vain for side in sides if side):
         in_vain = [f"{one.in_vain:,}" if one else NOTHING for one in sides]
         yield _node_row("cut in vain", in_vain)
-    lost = [slice_hours_text(one.lost_slice_s) if one else NOTHING for one in sides]
+    lost = [slice_hours_text(side.lost_slice_s) if side else NOTHING for side in sides]
     yield _node_row("slice-hours idle for cutting", lost)
 
 
 def _failure_rows(sides: Sequence[Figures]) -> Iterator[NodeRow]:
-    those = [one.failures for one in sides if one.failures is not None]
+    those = [side.failures for side in sides if side.failures is not None]
     if not those:
         return
     yield _node_row("failures of nodes", [f"{one.failures:,}" for one in those])
@@ -217,7 +219,7 @@ def _node_row(words: str, sides: Sequence[str]) -> NodeRow:
 
 def service_rows(result: SimulationResult) -> Sequence[ServiceRow]:
     """Return a row for each service."""
-    return [_service_row(one) for one in service_differences(result)]
+    return [_service_row(difference) for difference in service_differences(result)]
 
 
 def _service_row(one: ServiceDifference) -> ServiceRow:

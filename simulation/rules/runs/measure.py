@@ -362,7 +362,8 @@ class _Sweep:
             steps=tuple(self._steps),
             replica_millislice_s=_held_millislice_s(self._record.replicas, by),
             services=tuple(
-                outcome(one, since_s=by.start_s, until_s=by.end_s) for one in self._record.services
+                outcome(service, since_s=by.start_s, until_s=by.end_s)
+                for service in self._record.services
             ),
             repartitions=repartition_figures(self._record, by.start_s, by.end_s),
             failures=failure_figures(self._record, by.start_s, by.end_s),
@@ -371,7 +372,9 @@ class _Sweep:
 
 def by_names(by: Yardstick) -> frozenset[str]:
     """All tenants that are ever guaranteed something."""
-    return frozenset(name for one in by.guarantees for name, own in one.millislices.items() if own)
+    return frozenset(
+        name for guarantee in by.guarantees for name, own in guarantee.millislices.items() if own
+    )
 
 
 def _events(

@@ -17,11 +17,13 @@ def repartition_figures(
     """
     if record.repartitions is None:
         return None
-    those = [one for one in record.repartitions if start_s <= one.begin_s < end_s]
+    those = [
+        repartition for repartition in record.repartitions if start_s <= repartition.begin_s < end_s
+    ]
     return RepartitionFigures(
-        done=sum(one.is_done for one in those),
-        in_vain=sum(not one.is_done for one in those),
-        lost_slice_s=sum(one.lost_millislice_s for one in those) / _SLICE,
+        done=sum(repartition.is_done for repartition in those),
+        in_vain=sum(not repartition.is_done for repartition in those),
+        lost_slice_s=sum(repartition.lost_millislice_s for repartition in those) / _SLICE,
     )
 
 
@@ -30,12 +32,12 @@ def failure_figures(record: SiteRecord, start_s: float, end_s: float) -> Failure
     if record.down is None:
         return None
     end_s = min(end_s, record.stopped_s)
-    broken = [one for one in record.broken if start_s <= one.end_s < end_s]
-    seconds = [(min(one.up_s, end_s) - max(one.down_s, start_s), one) for one in record.down]
+    broken = [run for run in record.broken if start_s <= run.end_s < end_s]
+    seconds = [(min(node.up_s, end_s) - max(node.down_s, start_s), node) for node in record.down]
     return FailureFigures(
-        failures=sum(start_s <= one.down_s < end_s for one in record.down),
+        failures=sum(start_s <= node.down_s < end_s for node in record.down),
         runs_broken=len(broken),
-        broken_slice_s=sum(one.lost_millislice_s for one in broken) / _SLICE,
+        broken_slice_s=sum(run.lost_millislice_s for run in broken) / _SLICE,
         down_slice_s=sum(max(0.0, time_s) * one.cost_millislices for time_s, one in seconds)
         / _SLICE,
     )
@@ -43,7 +45,7 @@ def failure_figures(record: SiteRecord, start_s: float, end_s: float) -> Failure
 
 def joined_repartitions(parts: Iterable[RepartitionFigures | None]) -> RepartitionFigures | None:
     """The sums of parts that follow one another; None without any."""
-    those: Sequence[RepartitionFigures] = [one for one in parts if one is not None]
+    those: Sequence[RepartitionFigures] = [part for part in parts if part is not None]
     if not those:
         return None
     return RepartitionFigures(
@@ -55,7 +57,7 @@ def joined_repartitions(parts: Iterable[RepartitionFigures | None]) -> Repartiti
 
 def joined_failures(parts: Iterable[FailureFigures | None]) -> FailureFigures | None:
     """The sums of parts that follow one another; None without any."""
-    those: Sequence[FailureFigures] = [one for one in parts if one is not None]
+    those: Sequence[FailureFigures] = [part for part in parts if part is not None]
     if not those:
         return None
     return FailureFigures(

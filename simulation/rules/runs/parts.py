@@ -37,9 +37,9 @@ def parts_of(
     """
     count = max(1, min(offsets, int((end_s - start_s) // _SHORTEST_S)))
     length_s = (end_s - start_s) / count
-    found = []
+    parts = []
     for number in range(count):
         own_start_s, own_end_s = start_s + number * length_s, start_s + (number + 1) * length_s
         begin_s = min(own_start_s, max(known_from_s, own_start_s - warm_up_s))
-        found.append(Part(own_start_s, SiteTimes(begin_s, own_end_s, own_end_s + tail_s)))
-    return tuple(found)
+        parts.append(Part(own_start_s, SiteTimes(begin_s, own_end_s, own_end_s + tail_s)))
+    return tuple(parts)

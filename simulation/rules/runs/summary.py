@@ -104,7 +104,7 @@ def difference_estimates(
 
 def service_estimates(parts: Sequence[Figures]) -> Mapping[str, Mapping[str, Estimate]]:
     """The same as ``estimates`` of each service, over the parts in which it had requests."""
-    return _of_services((_asked(one), None) for one in parts)
+    return _of_services((_asked(part), None) for part in parts)
 
 
 def service_difference_estimates(
@@ -117,7 +117,7 @@ def service_difference_estimates(
 
 def _asked(of: Figures) -> Mapping[str, ReplayedService]:
     """The services that had requests: one without has neither waits nor a share in time."""
-    return {one.service: one for one in of.services if one.requests}
+    return {service.service: service for service in of.services if service.requests}
 
 
 def _of_services(

@@ -75,12 +75,12 @@ def joined_outcome(parts: Sequence[ServiceOutcome]) -> ServiceOutcome:
     """Join what became of one service in times that follow one another; there is at least one."""
     return ServiceOutcome(
         service=parts[0].service,
-        waits_s=tuple(wait_s for one in parts for wait_s in one.waits_s),
-        judged=sum(one.judged for one in parts),
-        in_time=sum(one.in_time for one in parts),
-        slice_s=sum(one.slice_s for one in parts),
-        changes=sum(one.changes for one in parts),
-        lost=sum(one.lost for one in parts),
+        waits_s=tuple(wait_s for part in parts for wait_s in part.waits_s),
+        judged=sum(part.judged for part in parts),
+        in_time=sum(part.in_time for part in parts),
+        slice_s=sum(part.slice_s for part in parts),
+        changes=sum(part.changes for part in parts),
+        lost=sum(part.lost for part in parts),
     )
 
 

@@ -183,10 +183,10 @@ class ServiceGateway:
         self._count()
 
     def _count(self) -> None:
-        found = ReplicaCount(self.requests.now_s, len(self.runs), len(self.requests.ready))
-        before = self.counts[-1] if self.counts else ReplicaCount(found.at_s, 0, 0)
-        if (found.allotted, found.ready) != (before.allotted, before.ready):
-            self.counts.append(found)
+        count = ReplicaCount(self.requests.now_s, len(self.runs), len(self.requests.ready))
+        before = self.counts[-1] if self.counts else ReplicaCount(count.at_s, 0, 0)
+        if (count.allotted, count.ready) != (before.allotted, before.ready):
+            self.counts.append(count)
 
     def steps(self, records: tuple[JobView, ...]) -> tuple[StepView, ...]:
         """The steps of running replicas, each with the port that Slurm reserved for it."""

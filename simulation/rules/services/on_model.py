@@ -91,7 +91,7 @@ class ServicesOnModel:
         """
         self._model, self._quotas = model, quotas
         self._every_s, self._calm_s = every_s, calm_s
-        self._coming = sorted(services, key=lambda one: (one.applied_s, one.key))
+        self._coming = sorted(services, key=lambda service: (service.applied_s, service.key))
         self._running: list[_Running] = []
         self._jobs_of: tuple[Sequence[JobView], Mapping[str, Sequence[JobView]]] = ((), {})
         self.evictions = Evictions(ALONE, lambda: self._model.now_s)
@@ -140,7 +140,7 @@ class ServicesOnModel:
     def outcomes(self, since_s: float, until_s: float) -> tuple[ServiceOutcome, ...]:
         """Return what became of each service between two moments, of which none is to come."""
         return tuple(
-            outcome(one, since_s=since_s, until_s=until_s) for one in self.records(until_s)
+            outcome(record, since_s=since_s, until_s=until_s) for record in self.records(until_s)
         )
 
     def records(self, until_s: float) -> tuple[ServiceRecord, ...]:

@@ -53,14 +53,15 @@ def traffic(
     has nothing else to do. Otherwise requests differ by their tokens, and take in the mean what
     was measured; without any measurement each token takes the same time.
     """
-    timed = [one.service_s for one in trace if one.service_s is not None]
+    timed = [request.service_s for request in trace if request.service_s is not None]
     usual_s = _mean(timed)
-    has_tokens = any(one.prompt_tokens or one.output_tokens for one in trace)
+    has_tokens = any(request.prompt_tokens or request.output_tokens for request in trace)
     if timed:
-        seconds = [usual_s if one.service_s is None else one.service_s for one in trace]
+        seconds = [usual_s if request.service_s is None else request.service_s for request in trace]
     elif has_tokens:
         seconds = [
-            PROMPT_TOKEN_S * one.prompt_tokens + OUTPUT_TOKEN_S * one.output_tokens for one in trace
+            PROMPT_TOKEN_S * request.prompt_tokens + OUTPUT_TOKEN_S * request.output_tokens
+            for request in trace
         ]
     else:
         seconds = [REQUEST_S] * len(trace)
@@ -74,7 +75,7 @@ def traffic(
         *([] if figures.seconds else [_assumed(is_timed=bool(timed), has_tokens=has_tokens)]),
     )
     return Traffic(
-        tuple(begin_s + at_s for at_s in _spread([one.at_s for one in trace])),
+        tuple(begin_s + at_s for at_s in _spread([request.at_s for request in trace])),
         tuple(each / mean_s for each in seconds),
         engine,
         ", and ".join(assumed),

@@ -71,13 +71,13 @@ class SiteBudgets:
         """Charge what ran since the last look, and begin the periods that are due."""
         if not self._budgets:
             return
-        records = tuple(self._record(one) for one in ended if one.start_s is not None)
+        records = tuple(self._record(run) for run in ended if run.start_s is not None)
         # A job that is the very same object has not changed since.
         seen, self._seen = set(map(id, self._seen)), jobs
         changed = [job for job in jobs if id(job) not in seen]
         self._charge([job for job in changed if self._is_news(job)], records)
-        periods = {one.period for one in self._budgets.values()}
-        of_period = {one: period_start_s(one, int(now_s), self._zone) for one in periods}
+        periods = {budget.period for budget in self._budgets.values()}
+        of_period = {period: period_start_s(period, int(now_s), self._zone) for period in periods}
         starts_s = {name: of_period[one.period] for name, one in self._budgets.items()}
         due = due_periods(self.rollovers, starts_s)
         for one in posts_until(due, jobs, int(now_s), self.reservations) if due else ():
@@ -93,7 +93,7 @@ class SiteBudgets:
         return key not in self._limits_s or self._limits_s[key] != job.time_limit_s
 
     def _charge(self, jobs: Sequence[JobView], records: Sequence[RunRecord]) -> None:
-        over = [self._key(one.job_id, one.start_s) for one in records]
+        over = [self._key(record.job_id, record.start_s) for record in records]
         keys = [*over, *(self._key(job.job_id, job.start_s or 0) for job in jobs)]
         held = [self._held[key] for key in keys if key in self._held]
         for one in charge(self._tariff, jobs, records, held, {}).charges:
@@ -130,10 +130,10 @@ class SiteBudgets:
 
     def _roll(self, name: str, start_s: int, records: Iterable[RunRecord]) -> None:
         used = sum(
-            run_cost(one.gpus, self._tariff.costs) * (end_s - max(one.start_s, start_s))
-            for one in records
-            if self._tariff.payers.get(by := holder(one.account, one.qos), by) == name
-            and (end_s := one.end_s or 0) > start_s
+            run_cost(record.gpus, self._tariff.costs) * (end_s - max(record.start_s, start_s))
+            for record in records
+            if self._tariff.payers.get(by := holder(record.account, record.qos), by) == name
+            and (end_s := record.end_s or 0) > start_s
         )
         entry = due_rollover(
             name,

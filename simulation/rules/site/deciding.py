@@ -77,7 +77,7 @@ class SlicewiseOnModel:
             updates_per_s=UPDATES_PER_S,
             counts_past=settings.lending.past_use,
         )
-        held = (one.holding for one in earlier if one.partition in self._partitions)
+        held = (run.holding for run in earlier if run.partition in self._partitions)
         self._priorities = SitePriorities(rules, recorded(held, now_s, rules.half_life_s))
         self._shapes = shapes_node(cluster)
         # What jobs held at the last look, of which jobs, and what they were when none had to move.
@@ -95,8 +95,10 @@ class SlicewiseOnModel:
         self._slow_due_s = now_s
         self._ended: list[Holding] = []
         nothing = SlotQuotas({}, Attainable({}, {}, {}), {}, self._partitions, self._costs)
-        found = (one.since(now_s) for one in by.services)
-        self.services = ServicesOnModel(model, found, nothing, every_s=by.turn_s, calm_s=by.calm_s)
+        services = (service.since(now_s) for service in by.services)
+        self.services = ServicesOnModel(
+            model, services, nothing, every_s=by.turn_s, calm_s=by.calm_s
+        )
         self._ended_runs: list[EndedRun] = []
         self._has_requeued = False
         self.rounds = 0
@@ -104,7 +106,7 @@ class SlicewiseOnModel:
     @property
     def recall_due_s(self) -> float | None:
         """When the grace of the oldest recall is over; None without recalls."""
-        called_s = min((one.called_s for one in self._rounds.recalls), default=None)
+        called_s = min((recall.called_s for recall in self._rounds.recalls), default=None)
         return None if called_s is None else called_s + self._by.settings.lending.grace_s
 
     @property
@@ -152,7 +154,7 @@ class SlicewiseOnModel:
         The jobs are about to be submitted: what they may take is no longer to spare.
         """
         # Each job claims its part, whatever becomes of the others.
-        found = [self._spare.lets(one.request.account, _minutes(one)) for one in jobs]
+        found = [self._spare.lets(job.request.account, _minutes(job)) for job in jobs]
         return all(found)
 
     def note(self, job_id: int, request: ModelRequest) -> None:
@@ -199,9 +201,9 @@ class SlicewiseOnModel:
         # Most runs go on: few are to be taken away from what all hold.
         held = Counter(there.held.by_tenant)
         for job, cost, _ in [
-            one
-            for one in there.held.priced
-            if one.job.state is not JobState.RUNNING or (one.job.start_s or 0) > since_s
+            run
+            for run in there.held.priced
+            if run.job.state is not JobState.RUNNING or (run.job.start_s or 0) > since_s
         ]:
             tenant = holder_of(job)
             held[tenant] -= cost

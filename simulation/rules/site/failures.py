@@ -42,6 +42,6 @@ class FailingNodes:
 
 
 def _events(those: Sequence[Outage]) -> Iterator[tuple[float, bool, str]]:
-    for one in those:
-        yield one.down_s, False, one.node
-        yield one.up_s, True, one.node
+    for outage in those:
+        yield outage.down_s, False, outage.node
+        yield outage.up_s, True, outage.node

@@ -113,9 +113,9 @@ class Site:
             span = times.begin_s, times.last_s, zone
             periods_s = period_times_s(plan.tenants, *span)
             self._windows_s = sorted((*window_times_s(plan.windows, *span), *periods_s))
-            self._has_budgets = any(one.budget for one in plan.tenants.values())
+            self._has_budgets = any(tenant.budget for tenant in plan.tenants.values())
         self._down = down
-        self._costs_of = {one.name: node_millislices(one, costs) for one in cluster.nodes}
+        self._costs_of = {node.name: node_millislices(node, costs) for node in cluster.nodes}
         self._failing = FailingNodes(self._model, down or ())
         self._broken: list[BrokenRun] = []
         self._repartitions = self._repartitions_of(cluster)
@@ -411,9 +411,9 @@ class Site:
         if self._down is None:
             return None
         return tuple(
-            DownNode(one.down_s, min(one.up_s, now_s), self._costs_of[one.node])
-            for one in self._down
-            if one.down_s <= now_s
+            DownNode(outage.down_s, min(outage.up_s, now_s), self._costs_of[outage.node])
+            for outage in self._down
+            if outage.down_s <= now_s
         )
 
 

@@ -67,7 +67,7 @@ class NodeCuts:
             return None
 
     def _devices(self, inventory: Inventory) -> Sequence[Device]:
-        return [one for those in self._by_gpu(inventory).values() for one in those]
+        return [device for those in self._by_gpu(inventory).values() for device in those]
 
     def _by_gpu(self, inventory: Inventory) -> Mapping[str, Sequence[Device]]:
         return {
@@ -142,4 +142,4 @@ def _positions(gpus: Mapping[str, int], devices: Sequence[Device]) -> Positions:
     def of(kind: str, count: int) -> Iterator[Device | None]:
         yield from (None,) * count if is_pad(kind) else by_kind[kind]
 
-    return tuple(one for kind, count in gpus.items() for one in of(kind, count))
+    return tuple(device for kind, count in gpus.items() for device in of(kind, count))

@@ -63,6 +63,7 @@ def _used(holdings: Sequence[Holding], at_s: float, half_life_s: float) -> float
     if half_life_s:
         return sum(recorded(holdings, at_s, half_life_s).millislice_s.values())
     return sum(
-        one.amount_millislices * ((at_s if one.end_s is None else one.end_s) - one.start_s)
-        for one in holdings
+        holding.amount_millislices
+        * ((at_s if holding.end_s is None else holding.end_s) - holding.start_s)
+        for holding in holdings
     )

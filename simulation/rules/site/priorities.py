@@ -74,7 +74,7 @@ class SitePriorities:
         held at each.
         """
         half_life_s, since_s = self._rules.half_life_s, self.since_s
-        since = (replace(one, start_s=max(one.start_s, since_s)) for one in holdings)
+        since = (replace(holding, start_s=max(holding.start_s, since_s)) for holding in holdings)
         gained = recorded(since, now_s, half_life_s).millislice_s
         before = folded(self._use, held, now_s, half_life_s).millislice_s
         names = sorted({*before, *gained})
@@ -113,9 +113,9 @@ class SitePriorities:
         self._allowance += rules.updates_per_s * passed_s
         self._allowance = min(self._allowance, rules.updates_per_s * _SAVED_S)
         standing = PriorityInput(self.shares, urgencies or {}, rules.costs, rules.formula, over)
-        found = changes(
+        rankeds = changes(
             ranked(jobs, now_s, standing), self._factors, rules.formula, int(self._allowance)
         )
-        self._allowance -= len(found)
-        self._factors |= {each.job.job_id: each.site_factor for each in found}
-        return {target_of(each.job): JobChange(site_factor=each.site_factor) for each in found}
+        self._allowance -= len(rankeds)
+        self._factors |= {each.job.job_id: each.site_factor for each in rankeds}
+        return {target_of(each.job): JobChange(site_factor=each.site_factor) for each in rankeds}

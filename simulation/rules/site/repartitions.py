@@ -268,7 +268,7 @@ class SiteRepartitions:
         return max(0, whole - run_cost(node.gpus_allotted, settings.costs))
 
     def _view(self, name: str) -> NodeView:
-        return next(one for one in self._model.nodes if one.name == name)
+        return next(node for node in self._model.nodes if node.name == name)
 
     # --- the plan --------------------------------------------------------------------------------
 

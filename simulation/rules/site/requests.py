@@ -139,7 +139,7 @@ def replays(
             running.append(found)
         else:
             waiting.append(found)
-    later.sort(key=lambda one: (one.at_s, one.number))
+    later.sort(key=lambda replay: (replay.at_s, replay.number))
     return (*running, *waiting, *later)
 
 

@@ -31,8 +31,8 @@ class SpareBudgets:
         self._claimed: Counter[str] = Counter()
         for (account, qos), minutes in runs.may_take.items():
             self._take(holder(account, qos), minutes)
-        for one in runs.waiting:
-            self._take(holder("", one.qos), one.minutes)
+        for run in runs.waiting:
+            self._take(holder("", run.qos), run.minutes)
 
     def _take(self, tenant: str, minutes: int) -> None:
         for budget in self._above.get(tenant, ()):

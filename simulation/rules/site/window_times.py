@@ -16,17 +16,19 @@ def window_times_s(
     windows = tuple(windows)
     if not windows:
         return ()
-    minutes = {minute for one in windows for minute in (one.begin_min, one.end_min)}
+    minutes = {minute for window in windows for minute in (window.begin_min, window.end_min)}
     days = int((end_s - begin_s) // _DAY_S) + 2
     times = {*clock_times_s(minutes, begin_s, days, zone)}
-    times |= {at_s for one in windows for at_s in (one.first_s, one.last_s) if at_s is not None}
+    times |= {
+        at_s for window in windows for at_s in (window.first_s, window.last_s) if at_s is not None
+    }
     return tuple(sorted(at_s for at_s in times if begin_s < at_s <= end_s))
 
 
 def period_times_s(policy: Policy, begin_s: float, end_s: float, zone: str) -> tuple[int, ...]:
     """Every Unix second after ``begin_s``, up to ``end_s``, at which a budget begins again."""
     times: set[int] = set()
-    for period in {one.budget.period for one in policy.values() if one.budget}:
+    for period in {tenant.budget.period for tenant in policy.values() if tenant.budget}:
         at_s = next_start_s(period, int(begin_s), zone)
         while at_s is not None and at_s <= end_s:
             times.add(at_s)

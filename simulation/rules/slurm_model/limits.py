@@ -185,10 +185,10 @@ class ModelLimits:
 
     def _changed(self) -> None:
         self._checks.clear()
-        minutes = [one.grp_run_mins for one in self.qos.values()]
-        minutes += [one.grp_run_mins for one in self.accounts.values()]
+        minutes = [qos.grp_run_mins for qos in self.qos.values()]
+        minutes += [account.grp_run_mins for account in self.accounts.values()]
         self.counts_minutes = any(minutes)
-        self.counts_spent |= any(one.grp_tres_mins for one in self.accounts.values())
+        self.counts_spent |= any(account.grp_tres_mins for account in self.accounts.values())
 
     def _uses(self, qos: str, account: str) -> tuple[Use, ...]:
         found = self._chains.get((qos, account))

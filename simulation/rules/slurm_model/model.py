@@ -98,8 +98,8 @@ class SlurmModel:
             names = self._names
             self._jobs = tuple(
                 [
-                    one.view if one.view is not None else job_view(one, names)
-                    for one in state.records.values()
+                    record.view if record.view is not None else job_view(record, names)
+                    for record in state.records.values()
                 ]
             )
             state.is_shown = True
@@ -109,7 +109,7 @@ class SlurmModel:
         """The records of one array among ``jobs``."""
         state = self._state
         tasks = state.arrays.get(array_job_id, {}).values()
-        found = {one.job_id: one for one in tasks}
+        found = {task.job_id: task for task in tasks}
         if (first := state.records.get(array_job_id)) is not None:
             found[array_job_id] = first
         return tuple(job_view(found[job_id], self._names) for job_id in sorted(found))
@@ -117,13 +117,13 @@ class SlurmModel:
     @property
     def nodes(self) -> tuple[NodeView, ...]:
         """Every node; each the same object until it changes."""
-        return tuple(one.shown() for one in self._state.nodes.nodes)
+        return tuple(node.shown() for node in self._state.nodes.nodes)
 
     def take_ended(self) -> tuple[EndedRun, ...]:
         """Return the runs that have ended since the last call."""
-        found = tuple(self._state.ended)
+        runs = tuple(self._state.ended)
         self._state.ended.clear()
-        return found
+        return runs
 
     # --- what users and operators do -------------------------------------------------------------
 
@@ -209,10 +209,13 @@ class SlurmModel:
 
         Of a running job the time limit, the site_factor and the administrator's comment.
         """
-        found = self._records(target)
-        if any(not _may_change(one, change) for one in found) or not found:
+        job_records = self._records(target)
+        if (
+            any(not _may_change(job_record, change) for job_record in job_records)
+            or not job_records
+        ):
             return NOT_PENDING
-        for record in found:
+        for record in job_records:
             if record.state is JobState.RUNNING:
                 self._change_run(record, change)
             else:
@@ -453,16 +456,16 @@ class SlurmModel:
             return [*together, *tasks.values()]
         if tasks is None:
             return []
-        found = [tasks[index] for index in sorted(target.indices) if index in tasks]
+        job_records = [tasks[index] for index in sorted(target.indices) if index in tasks]
         if first is None or not first.untouched or first.state is not JobState.PENDING:
-            return found
+            return job_records
         if target.indices.issuperset(first.untouched):
-            return [first, *found]
+            return [first, *job_records]
         asked = [index for index in first.untouched if index in target.indices]
-        return [*found, *(state.split(first, index) for index in asked)]
+        return [*job_records, *(state.split(first, index) for index in asked)]
 
     def _waiting(self, target: Target) -> list[JobRecord]:
-        return [one for one in self._records(target) if one.state is JobState.PENDING]
+        return [record for record in self._records(target) if record.state is JobState.PENDING]
 
     def _change_run(self, record: JobRecord, change: JobChange) -> None:
         state = self._state
@@ -492,7 +495,7 @@ class SlurmModel:
             record.limit_s = change.time_limit_min * 60
         if change.excluded_nodes is not None:
             names = state.nodes.index
-            record.excluded = sum(1 << names[one] for one in change.excluded_nodes if one in names)
+            record.excluded = sum(1 << names[key] for key in change.excluded_nodes if key in names)
         self._reshape(record, change)
         state.touch(record)
         if is_queued:
@@ -506,7 +509,9 @@ class SlurmModel:
             return
         shape = record.shape
         gpus = {
-            one.gres_type or "": one.count for text in asked for one in parse_gpu_requests(text)
+            request.gres_type or "": request.count
+            for text in asked
+            for request in parse_gpu_requests(text)
         }
         record.shape = self._state.nodes.shape(gpus, shape.cpus, shape.memory_mib)
         record.tres = self._state.amounts(record.shape, record.request.nodes)

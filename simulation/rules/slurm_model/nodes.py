@@ -135,10 +135,12 @@ class ModelNode:
         """CPUs that are free once all jobs are gone that end until then; GPUs where nobody counts
         CPUs.
         """
-        gone = [one for one in self.jobs.values() if one.until_s <= until_s]
+        gone = [job for job in self.jobs.values() if job.until_s <= until_s]
         if self.cpus:
-            return self.free_cpus + sum(one.shape.cpus for one in gone)
-        return sum(self.free.values()) + sum(count for one in gone for _, count in one.shape.gpus)
+            return self.free_cpus + sum(job_record.shape.cpus for job_record in gone)
+        return sum(self.free.values()) + sum(
+            count for job_record in gone for _, count in job_record.shape.gpus
+        )
 
     def _split(self, kind: str, count: int) -> list[tuple[str, int]]:
         if kind != ANY_TYPE:
@@ -280,7 +282,9 @@ class NodeTable:
     def out_of_use(self, shape: Shape, mask: int) -> tuple[str, ...]:
         """Names of the nodes among these that take no jobs and would have room if they did."""
         nodes = (self.nodes[i] for i in bits(mask))
-        return tuple(one.name for one in nodes if not one.takes_jobs and one.holds_at_all(shape))
+        return tuple(
+            node.name for node in nodes if not node.takes_jobs and node.holds_at_all(shape)
+        )
 
     def choose(self, mask: int, count: int, until_s: float = -inf) -> tuple[int, ...]:
         """Choose nodes for a job among those with room for it, which must be enough.

@@ -34,14 +34,16 @@ def preempt(state: ModelState, record: JobRecord, mask: int) -> bool:
     if state.now_s < again_s:
         state.wake_s = min(state.wake_s, again_s)
         return False
-    found = victims(state, record, mask) if may_preempt(state, record, mask) else ()
-    if not found:
+    job_records = victims(state, record, mask) if may_preempt(state, record, mask) else ()
+    if not job_records:
         state.wake_s = min(state.wake_s, _next_exemption_s(state, record))
         return False
     record.preempting_s = state.now_s
-    for one in found:
-        requeues = state.limits.of_qos(one.qos).preempt_requeues and one.request.requeues
-        state.stop(one, "PREEMPTED", returns=requeues)
+    for job_record in job_records:
+        requeues = (
+            state.limits.of_qos(job_record.qos).preempt_requeues and job_record.request.requeues
+        )
+        state.stop(job_record, "PREEMPTED", returns=requeues)
     return True
 
 
@@ -67,13 +69,13 @@ def victims(state: ModelState, record: JobRecord, mask: int) -> tuple[JobRecord,
         candidates = _reordered(candidates, *room)
         room = _would_fit(state, record, mask, candidates) or room
     nodes, gone = room
-    return tuple(one for one in candidates[:gone] if as_mask(one.nodes) & nodes)
+    return tuple(candidate for candidate in candidates[:gone] if as_mask(candidate.nodes) & nodes)
 
 
 def _reordered(candidates: list[JobRecord], nodes: int, gone: int) -> list[JobRecord]:
     """The last that had to go, the others by how many of the nodes they hold, those that stay."""
     others = candidates[: gone - 1]
-    others.sort(key=lambda one: -(as_mask(one.nodes) & nodes).bit_count())
+    others.sort(key=lambda job_record: -(as_mask(job_record.nodes) & nodes).bit_count())
     return [candidates[gone - 1], *others, *candidates[gone:]]
 
 
@@ -81,9 +83,9 @@ def _next_exemption_s(state: ModelState, record: JobRecord) -> float:
     """When the next job that this one might preempt has run long enough; inf if none does."""
     limits = state.limits
     ends = (
-        (one.start_s or 0.0) + limits.of_qos(name).preempt_exempt_s
+        (job_record.start_s or 0.0) + limits.of_qos(name).preempt_exempt_s
         for name in limits.of_qos(record.qos).preempts
-        for one in state.running.get(name, {}).values()
+        for job_record in state.running.get(name, {}).values()
     )
     return min((end for end in ends if end > state.now_s), default=inf)
 

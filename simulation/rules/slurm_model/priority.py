@@ -91,7 +91,7 @@ class Priorities:
 
     def qos_changed(self) -> None:
         """Look again which QOS has the largest priority."""
-        self._top_qos = max((1, *(one.priority for one in self._limits.qos.values())))
+        self._top_qos = max((1, *(qos.priority for qos in self._limits.qos.values())))
 
     def of(self, record: JobRecord, now_s: float) -> int:
         """The job's priority now, at least 1."""

@@ -251,7 +251,9 @@ class ModelState:
                 record.priority = priority
                 self.touch(record)
             record.key = self.key(record)
-        self.queue = sorted(one.key for one in self.waiting.values() if one.key is not None)
+        self.queue = sorted(
+            job_record.key for job_record in self.waiting.values() if job_record.key is not None
+        )
 
     def _note_reason(self, record: JobRecord) -> None:
         fresh = self.fresh.setdefault(record.request.partition, {})

@@ -82,7 +82,9 @@ def _laid(
     number = len(fullest) if count is None else count
     if number and not any(each % number for each in wanted.values()):
         share = {profile: each // number for profile, each in wanted.items()}
-        even = next((one for one in _layouts(found, share) if _counts(one) == Counter(share)), None)
+        even = next(
+            (layout for layout in _layouts(found, share) if _counts(layout) == Counter(share)), None
+        )
         if even is not None:
             return (even,) * number
     if len(fullest) > number:
@@ -104,13 +106,13 @@ def _layouts(found: Geometry, within: Mapping[str, int]) -> Iterator[_Layout]:
     """The layouts with no more instances of each profile than these."""
     for layout in found.layouts:
         if all(within.get(profile, 0) >= each for profile, each in _counts(layout).items()):
-            yield tuple(sorted(layout, key=lambda one: one.start))
+            yield tuple(sorted(layout, key=lambda placement: placement.start))
 
 
 def _counts(layout: frozenset[Placement] | _Layout) -> Counter[str]:
-    return Counter(one.profile for one in layout)
+    return Counter(placement.profile for placement in layout)
 
 
 def _fill(layout: _Layout) -> tuple[int, int]:
     """Memory slices that it takes; of equal ones the layout with most instances wastes least."""
-    return sum(one.size for one in layout), len(layout)
+    return sum(placement.size for placement in layout), len(layout)

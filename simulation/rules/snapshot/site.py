@@ -93,19 +93,25 @@ def described(snapshot: SiteSnapshot) -> SiteDescription:
 
 
 def _cluster(settings: Settings, snapshot: SiteSnapshot) -> SimulatedCluster:
-    accounts = [one for one in snapshot.associations if not one.user]
+    accounts = [association for association in snapshot.associations if not association.user]
     return SimulatedCluster(
         name=settings.cluster.name,
-        nodes=tuple(_node(one, settings) for one in snapshot.nodes if not one.is_shapes),
+        nodes=tuple(_node(node, settings) for node in snapshot.nodes if not node.is_shapes),
         scheduling=scheduling_of(snapshot.config),
         accounts={
-            one.account: one.parent or ROOT_ACCOUNT
-            for one in accounts
-            if one.account != ROOT_ACCOUNT
+            account.account: account.parent or ROOT_ACCOUNT
+            for account in accounts
+            if account.account != ROOT_ACCOUNT
         },
-        shares={one.account: one.share for one in accounts if one.share not in {1, None}},
-        max_time_s=_known((one.name, one.max_time_s) for one in snapshot.partitions),
-        default_time_s=_known((one.name, one.default_time_s) for one in snapshot.partitions),
+        shares={
+            account.account: account.share for account in accounts if account.share not in {1, None}
+        },
+        max_time_s=_known(
+            (partition.name, partition.max_time_s) for partition in snapshot.partitions
+        ),
+        default_time_s=_known(
+            (partition.name, partition.default_time_s) for partition in snapshot.partitions
+        ),
     )
 
 

@@ -302,8 +302,8 @@ _UNANSWERED = frozenset({Code.DAEMON_UNSURE, Code.DATABASE_DOWN, Code.DATABASE_F
 def budget_history(tenant: TenantName, as_json: Json = False) -> None:
     """Show every rule, roll (start of a period), grant and adjustment of a budget, newest first."""
     answer = _daemon().call(BudgetHistoryRequest.of(tenant=tenant))
-    found = present.events(answer.changes, answer.entries)
+    events = present.events(answer.changes, answer.entries)
     if as_json:
-        print_json(found)
+        print_json(events)
     else:
-        console().print(present.events_table(found).or_say("Nothing has changed it yet."))
+        console().print(present.events_table(events).or_say("Nothing has changed it yet."))

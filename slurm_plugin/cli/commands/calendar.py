@@ -268,8 +268,8 @@ def list_windows(
             return
         windows = ledger.windows.not_over()
     zone, now_s = settings.ledger.time_zone, wall_s()
-    of_it = [one for one in windows if tenant is None or one.tenant in {ALL, tenant}]
-    shown = [_shown(one, now_s, zone) for one in of_it]
+    of_it = [window for window in windows if tenant is None or window.tenant in {ALL, tenant}]
+    shown = [_shown(window, now_s, zone) for window in of_it]
     if as_json:
         print_json([present.window_now(one) for one in shown])
         return
@@ -285,11 +285,11 @@ def list_windows(
 
 
 def _shown(window: Window, now_s: float, zone: str) -> present.Shown:
-    found = next(spans(window, now_s, zone), None)
-    if found is None:
+    span = next(spans(window, now_s, zone), None)
+    if span is None:
         return present.Shown(window, in_force=False, next_change_s=None)
-    in_force = found.begin_s <= now_s
-    return present.Shown(window, in_force, found.end_s if in_force else found.begin_s)
+    in_force = span.begin_s <= now_s
+    return present.Shown(window, in_force, span.end_s if in_force else span.begin_s)
 
 
 def _coming(window: Window, now_s: float, zone: str) -> tuple[Span, ...]:
@@ -308,10 +308,10 @@ def _weeks(
     If ``tenant`` is given, only its nominal, even if it does not change.
     """
     samples = [moment(at_s, zone) for at_s in clock_times_s(_SAMPLES, now_s, WEEK_DAYS, zone)]
-    samples = [one for one in samples if one.minute in _SAMPLES]
+    samples = [sample for sample in samples if sample.minute in _SAMPLES]
     first = moment(now_s, zone).weekday
     order = [(first + number) % WEEK_DAYS for number in range(WEEK_DAYS)]
-    found = [effective_nominal(in_force(policy, windows, one)) for one in samples]
+    found = [effective_nominal(in_force(policy, windows, sample)) for sample in samples]
     weeks = []
     for name in policy if tenant is None else [tenant]:
         amounts = [one[name] for one in found]
@@ -328,9 +328,11 @@ def _print_history(
 ) -> None:
     """Print every window ever set, also those of accounts that are no longer tenants."""
     records = ledger.windows.history()
-    records = tuple(one for one in records if tenant is None or one.window.tenant == tenant)
+    records = tuple(
+        record for record in records if tenant is None or record.window.tenant == tenant
+    )
     if as_json:
-        print_json([present.past_window(one) for one in records])
+        print_json([present.past_window(record) for record in records])
     else:
         table = present.history_table(records, settings.ledger.time_zone)
         console().print(table.or_say("There were never any windows."))

@@ -60,7 +60,7 @@ def profile_costs(model: str, weight: Fraction) -> Iterable[ProfileCost]:
     on = boards().get(model)
     if on is None:
         return ()
-    found = [
+    costs = [
         ProfileCost(
             model=model,
             weight=weight,
@@ -72,7 +72,7 @@ def profile_costs(model: str, weight: Fraction) -> Iterable[ProfileCost]:
         )
         for profile in on.profiles.values()
     ]
-    return sorted(found, key=lambda cost: (cost.cost_millislices, cost.profile))
+    return sorted(costs, key=lambda cost: (cost.cost_millislices, cost.profile))
 
 
 def _shared_costs(shared: SharedSettings) -> Iterable[ProfileCost]:

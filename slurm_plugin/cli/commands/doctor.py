@@ -276,7 +276,7 @@ class _Site:
             return SectionReport("limits", skipped=_ELSEWHERE)
         if isinstance(self._slurm, SlicewiseError):
             return SectionReport("limits", skipped=_NO_SLURM)
-        if any(one.code == Code.CLUSTER_NAME for one in self.slurm().findings):
+        if any(finding.code == Code.CLUSTER_NAME for finding in self.slurm().findings):
             return SectionReport("limits", skipped="Slurm is another cluster's, as slurm says")
         if isinstance(self._database, SlicewiseError):
             return SectionReport("limits", skipped="the ledger can't be read")
@@ -286,18 +286,18 @@ class _Site:
         termed = {key.name for key in seen.wanted.settings if key.field == EXEMPT}
         daemon = settings.daemon
         said = {
-            (one.code, one.what)
+            (finding.code, finding.what)
             for report in (self.slurm(), self.partitions())
-            for one in report.findings
+            for finding in report.findings
         }
         policy = seen.ledger_view.policy
         return _found(
             "limits",
             (
                 *(
-                    by_mode(one, wanted.mode)
-                    for one in seen.findings
-                    if (one.code, one.what) not in said
+                    by_mode(finding, wanted.mode)
+                    for finding in seen.findings
+                    if (finding.code, finding.what) not in said
                 ),
                 *drift_checks(
                     len(seen.differences), [*map(out_of_band_text, seen.out_of_band)], wanted.mode

@@ -219,7 +219,7 @@ def _print_focus(rows: Sequence[StatementRow], from_s: int, until_s: int, *, as_
     if as_json:
         print_json(shown)
     else:
-        sys.stdout.write(csv_text(map(vars, shown), (one.name for one in fields(FocusRow))))
+        sys.stdout.write(csv_text(map(vars, shown), (field.name for field in fields(FocusRow))))
 
 
 def _require_one_form(*, as_json: bool, as_csv: bool) -> None:
@@ -243,13 +243,13 @@ def balance(tenant: AnyTenant = None, as_json: Json = False, as_csv: Csv = False
     CSV have integers in millislice-seconds. Users see the tenants that they belong to.
     """
     _require_one_form(as_json=as_json, as_csv=as_csv)
-    found = Books(DaemonClient(load_settings().daemon)).balances(tenant)
+    balance_lines = Books(DaemonClient(load_settings().daemon)).balances(tenant)
     if as_json:
-        print_json(found)
+        print_json(balance_lines)
     elif as_csv:
-        sys.stdout.write(present.balances_csv(found))
+        sys.stdout.write(present.balances_csv(balance_lines))
     else:
-        console().print(present.balances_table(found).or_say("Nothing was booked yet."))
+        console().print(present.balances_table(balance_lines).or_say("Nothing was booked yet."))
 
 
 @ledger_app.command(

@@ -116,7 +116,7 @@ def _plain(on: Board, besides: Collection[str]) -> Board:
 
 
 def _has(layout: Layout, least: Counter[str]) -> bool:
-    return least <= Counter(one.profile for one in layout)
+    return least <= Counter(placement.profile for placement in layout)
 
 
 def _start(placement: Placement) -> int:
@@ -207,7 +207,7 @@ def import_(
         print_json(found)
     else:
         console().print(_layouts_table(found))
-    if any(one.layout is None for one in found):
+    if any(layout.layout is None for layout in found):
         raise typer.Exit(1)
 
 
@@ -256,7 +256,7 @@ def _lacking(entry: parted.Entry, on: Board) -> tuple[str, ...]:
 def _layouts_table(model_layouts: Sequence[ModelLayout]) -> FittingTable:
     return FittingTable(
         (
-            column("configuration", (one.config for one in model_layouts)),
+            column("configuration", (model_layout.config for model_layout in model_layouts)),
             column("GPU model", map(_model, model_layouts)),
             column("GPUs", map(_devices, model_layouts), rank=1),
             column("memory slices", map(_bar, model_layouts), brief=map(_brief, model_layouts)),

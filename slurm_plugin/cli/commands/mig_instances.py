@@ -86,16 +86,16 @@ def _of_model(rows: Sequence[Measurement], models: Collection[str]) -> Sequence[
     Raises InvalidInputError: SW-USAGE unless they are of one model, SW-INPUT-FILE unless of the
     same requests.
     """
-    found = [row for row in rows if row.model in models]
-    if len({row.model for row in found}) != 1:
+    measurements = [row for row in rows if row.model in models]
+    if len({row.model for row in measurements}) != 1:
         known = ", ".join(sorted({row.model for row in rows})) or "none"
         raise InvalidInputError(
             Code.USAGE,
             f"The measurements are of these models: {known}.",
             "Choose one: --model, or a --service with the model's name.",
         )
-    require_one_load(found)
-    return found
+    require_one_load(measurements)
+    return measurements
 
 
 def instances(
@@ -149,8 +149,8 @@ def instances(
     if files and rate and slo_ms and not services:
         rows = [row for file in files for row in read_measurements(file)]
         models = {model} if model else {row.model for row in rows}
-        found = _of_model(rows, models)
-        services = [_service(found[0].model, found, rate, slo_ms)]
+        measurements = _of_model(rows, models)
+        services = [_service(measurements[0].model, measurements, rate, slo_ms)]
     elif files or not services:
         raise InvalidInputError(
             Code.USAGE,
@@ -190,7 +190,7 @@ def _board(services: Sequence[ServiceDemand], named: str | None) -> Board:
 
     Raises InvalidInputError: SW-USAGE, SW-VALUE.
     """
-    models = sorted({row.board for one in services for row in one.rows})
+    models = sorted({row.board for service in services for row in service.rows})
     if named is None and len(models) > 1:
         raise InvalidInputError(
             Code.USAGE,
@@ -210,21 +210,23 @@ def _costs(on: Board) -> Mapping[str, int]:
 def _choose(
     services: Sequence[ServiceDemand], on: Board, costs: Mapping[str, int]
 ) -> ChosenInstances:
-    names = [one.name for one in services]
+    names = [service.name for service in services]
     if len(set(names)) != len(names):
         raise InvalidInputError(Code.USAGE, "Two services have one name.", "Rename one.")
-    loads = {one.name: _load(one, on) for one in services}
+    loads = {service.name: _load(service, on) for service in services}
     if len(services) == 1:
         plan = fewest_slices(names[0], loads[names[0]], on, costs)
     else:
         plan = fewest_gpus(loads, on)
     types = {
         profile_of(on, row.type).name: row.type
-        for one in services
-        for row in one.rows
+        for service in services
+        for row in service.rows
         if row.board == on.model
     }
-    token_services = frozenset(one.name for one in services if any(row.tokens for row in one.rows))
+    token_services = frozenset(
+        service.name for service in services if any(row.tokens for row in service.rows)
+    )
     return ChosenInstances(on, plan, loads, types, costs, token_services)
 
 

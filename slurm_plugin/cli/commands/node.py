@@ -78,12 +78,12 @@ def probe(host_root: HostRoot = ROOT, as_json: Json = False) -> None:
     Root also sees the kernel's GPU errors (Xid).
     """
     inventory = read_inventory(host_root)
-    found = ProbedNode(**vars(inventory), faults=faults(inventory), notes=_differences(inventory))
+    node = ProbedNode(**vars(inventory), faults=faults(inventory), notes=_differences(inventory))
     if as_json:
-        print_json(found)
+        print_json(node)
         return
     console().print(node_report(inventory))
-    _print_diagnosis(found)
+    _print_diagnosis(node)
 
 
 def _differences(inventory: Inventory) -> tuple[str, ...]:
@@ -145,10 +145,10 @@ def cut(
 def _with_pads(
     inventory: Inventory, settings: Settings | None, name: str
 ) -> tuple[slurm_gres.Device, ...]:
-    found = _devices(inventory, settings, name)
-    nothing = [None] * max(len(found), node_lines.room(inventory))
+    devices = _devices(inventory, settings, name)
+    nothing = [None] * max(len(devices), node_lines.room(inventory))
     enforces = settings is not None and settings.daemon.mode == "enforce"
-    arranged = node_lines.positions(nothing, found, (), pads_between=enforces)
+    arranged = node_lines.positions(nothing, devices, (), pads_between=enforces)
     return node_lines.padded(arranged, inventory.vendor, devices_directory(name))
 
 
@@ -187,13 +187,16 @@ def node_findings(
     return (
         *(error(Code.NODE_GPU, fault.removesuffix(".")) for fault in faults(inventory)),
         *(slurm_gres.gres_findings(name, seen, devices) if nodes is not None else ()),
-        *(hint(Code.NODE_TABLE, one.removesuffix(".")) for one in _differences(inventory)),
+        *(
+            hint(Code.NODE_TABLE, difference.removesuffix("."))
+            for difference in _differences(inventory)
+        ),
         *(slurm_gres.unmanaged(devices, settings.costs) if settings is not None else ()),
     )
 
 
 def _named(nodes: Iterable[NodeView], name: str) -> NodeView | None:
-    return next((one for one in nodes if one.name == name), None)
+    return next((node for node in nodes if node.name == name), None)
 
 
 def _print_diagnosis(found: ProbedNode) -> None:

@@ -56,21 +56,21 @@ def observe(
     """
     since_s = day_of(since.timestamp()) if since else 0
     with opened_ledger(load_settings()) as ledger:
-        found = _report(ledger, since_s)
+        report = _report(ledger, since_s)
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(report))
         return
     out = console()
-    out.print(Text(present.head_text(found)))
-    if found.tenants:
-        out.print(present.tenants_table(found.tenants))
-    if found.refusals:
-        out.print(present.refusals_table(found.refusals))
-    if found.types:
-        out.print(present.types_table(found.types))
-    if found.loans:
-        out.print(present.loans_table(found.loans))
-    for sentence in present.sentences(found):
+    out.print(Text(present.head_text(report)))
+    if report.tenants:
+        out.print(present.tenants_table(report.tenants))
+    if report.refusals:
+        out.print(present.refusals_table(report.refusals))
+    if report.types:
+        out.print(present.types_table(report.types))
+    if report.loans:
+        out.print(present.loans_table(report.loans))
+    for sentence in present.sentences(report):
         out.print(Text(sentence))
 
 

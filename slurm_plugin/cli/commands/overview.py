@@ -33,5 +33,5 @@ def overview(as_json: Json = False) -> None:
         from slicewise.slurm_plugin.cli.views.overview import Screen  # noqa: PLC0415
 
         console().print(Screen(answer, wall_s()))
-    if (code := exit_code_by(one.severity for one in answer.attention)) is not ExitCode.DONE:
+    if (code := exit_code_by(item.severity for item in answer.attention)) is not ExitCode.DONE:
         raise typer.Exit(code)

@@ -163,8 +163,10 @@ def _ordered(
         key: one.order for key, one in orders.items() if one.array_job_id in arrays.get(key, ())
     }
     return tuple(
-        one.model_copy(update={"order": living.get((one.tenant, one.name), one.order)})
-        for one in found
+        service.model_copy(
+            update={"order": living.get((service.tenant, service.name), service.order)}
+        )
+        for service in found
     )
 
 

@@ -49,16 +49,16 @@ def set_by_others(
     """
     return tuple(
         replace(
-            one,
+            account,
             grp_tres={
                 name: count
-                for name, count in one.grp_tres.items()
+                for name, count in account.grp_tres.items()
                 if not is_ours_alone(
-                    LimitKey("account", one.account, f"grptres={name}"), str(count), known
+                    LimitKey("account", account.account, f"grptres={name}"), str(count), known
                 )
             },
         )
-        for one in accounts
+        for account in accounts
     )
 
 
@@ -76,7 +76,7 @@ def proposal_text(
     dearest = max(settings.costs.values(), default=0)
     whole = dearest if gpu_millislices is None else gpu_millislices
     faults = FileFaults(_QUOTA)
-    own = {one.account: _own_words(one, faults) for one in accounts if one.quota}
+    own = {account.account: _own_words(account, faults) for account in accounts if account.quota}
     tables, left_out = [], []
     for one in proposals(accounts, policy, settings.costs, whole):
         named = replace(one, words={**one.words, **own.get(one.tenant, {})})

@@ -114,11 +114,11 @@ def history(
 ) -> None:
     """List runs, newest first."""
     with opened_ledger(load_settings()) as ledger:
-        found = ledger.rebalances.history(lines)
+        runs = ledger.rebalances.history(lines)
     if as_json:
-        print_json(found)
+        print_json(runs)
     else:
-        console().print(present.history_table(found).or_say("There were no runs yet."))
+        console().print(present.history_table(runs).or_say("There were no runs yet."))
 
 
 @rebalance_app.command(
@@ -127,12 +127,12 @@ def history(
 def show(run_id: RunId, as_json: Json = False) -> None:
     """Show one run: what each step saw, did, and why."""
     with opened_ledger(load_settings()) as ledger:
-        found = ledger.rebalances.find(run_id)
+        run = ledger.rebalances.find(run_id)
     if as_json:
-        print_json(found)
+        print_json(run)
         return
-    console().print(present.run_facts(found))
-    _print_steps(found.steps, most=None)
+    console().print(present.run_facts(run))
+    _print_steps(run.steps, most=None)
 
 
 def _site(settings: Settings, ledger: "Ledger") -> "RunContext":
@@ -172,7 +172,7 @@ def _run(site: "RunContext", *, quiet: bool, as_json: bool) -> None:
 
 
 def _print_run(ended: RebalanceRun, *, quiet: bool) -> None:
-    records = [one for one in ended.steps if not quiet or one.outcome is not StepOutcome.DONE]
+    records = [step for step in ended.steps if not quiet or step.outcome is not StepOutcome.DONE]
     _print_steps(records)
 
 
@@ -192,7 +192,7 @@ def _print_busy(site: "RunContext", holder: str, *, quiet: bool, as_json: bool) 
 def _is_long(site: "RunContext") -> bool:
     """Whether the run under way may hang, so that cron should report it."""
     newest = site.ledger.rebalances.history(1)
-    return any(site.now_s() - one.started_s > _LONG_S for one in newest)
+    return any(site.now_s() - run.started_s > _LONG_S for run in newest)
 
 
 def _print_dry_run(site: "RunContext", as_json: bool) -> None:
@@ -200,7 +200,7 @@ def _print_dry_run(site: "RunContext", as_json: bool) -> None:
 
     outcome, records = asyncio.run(dry_run(site))
     if as_json:
-        print_json(PlannedRun(tuple(PlannedStep(**vars(one)) for one in records)))
+        print_json(PlannedRun(tuple(PlannedStep(**vars(record)) for record in records)))
     else:
         _print_steps(records, "would do", most=None)
         console().print("Nothing was done.")

@@ -146,11 +146,11 @@ def history(
 ) -> None:
     """List repartitions, newest first."""
     with opened_ledger(load_settings()) as ledger:
-        found = ledger.repartitions.history(lines)
+        repartitions = ledger.repartitions.history(lines)
     if as_json:
-        print_json(found)
+        print_json(repartitions)
     else:
-        console().print(present.history_table(found).or_say("No GPU was repartitioned yet."))
+        console().print(present.history_table(repartitions).or_say("No GPU was repartitioned yet."))
 
 
 @repartition_app.command(
@@ -159,12 +159,12 @@ def history(
 def show(repartition_id: RepartitionId, as_json: Json = False) -> None:
     """Show one repartition with its steps and how long each took."""
     with opened_ledger(load_settings()) as ledger:
-        found = ledger.repartitions.find(repartition_id)
+        repartition = ledger.repartitions.find(repartition_id)
     if as_json:
-        print_json(found)
+        print_json(repartition)
         return
-    console().print(present.repartition_facts(found))
-    console().print(present.steps_table(found.steps))
+    console().print(present.repartition_facts(repartition))
+    console().print(present.steps_table(repartition.steps))
 
 
 @repartition_app.command("close", epilog="Example: slicewise repartition close 7")
@@ -181,11 +181,11 @@ def close(repartition_id: RepartitionId, as_json: Json = False) -> None:
             _close(ledger, lock, repartition_id)
         finally:
             lock.give_up()
-        found = ledger.repartitions.find(repartition_id)
+        repartition = ledger.repartitions.find(repartition_id)
     if as_json:
-        print_json(found)
+        print_json(repartition)
     else:
-        node = found.node
+        node = repartition.node
         console().print(f"Closed. Let jobs in: scontrol update NodeName={node} State=RESUME")
 
 
@@ -286,12 +286,12 @@ def _print_dry_run(settings: Settings, ledger: "Ledger", as_json: bool) -> None:
     seen = asyncio.run(gathered(settings, open_slurm(settings), ledger))
     due = cuts_due(seen)
     if as_json:
-        ids = [one.repartition_id for one in unfinished]
+        ids = [repartition.repartition_id for repartition in unfinished]
         guaranteed = {model: one.demand.guaranteed for model, one in seen.boards.items()}
         print_json(RepartitionsDry(ids, due.now, guaranteed, due.barred, seen.left_out))
         return
     _print_plan(due, seen)
-    for line in (line for one in due.now for line in present.dry_run_lines(one)):
+    for line in (line for repartition in due.now for line in present.dry_run_lines(repartition)):
         console().print(Text(line), soft_wrap=True)
     for one in unfinished:
         console().print(f"Repartition {one.repartition_id} on {one.node} is {one.state}.")
@@ -320,7 +320,7 @@ def _print_done(done: RepartitionRun, as_json: bool) -> None:
         _print_barred(done.due)
     if stuck := stuck_error(ended):
         raise stuck
-    if any(one.state is not RepartitionState.DONE for one in ended):
+    if any(repartition.state is not RepartitionState.DONE for repartition in ended):
         raise typer.Exit(1)
 
 

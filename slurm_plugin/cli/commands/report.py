@@ -86,7 +86,7 @@ def report(
         from slicewise.slurm_plugin.rules.pages.month import ReportDay, day_rows  # noqa: PLC0415 -- as above
 
         sys.stdout.write(
-            csv_text(map(vars, day_rows(facts)), (one.name for one in fields(ReportDay)))
+            csv_text(map(vars, day_rows(facts)), (field.name for field in fields(ReportDay)))
         )
     elif as_json:
         from slicewise.slurm_plugin.rules.pages.month import month_report  # noqa: PLC0415 -- as above

@@ -213,9 +213,9 @@ def _files(
         slurms = replace(slurms, billing_per_slice=billing.due)
         wanted = replace(wanted, billing=BillingUnit(billing.due))
     lacks = (*conf_checks(facts, wanted), *partition_checks(facts, wanted))
-    if any(one.code == Code.CONF_WEIGHTS for one in lacks):
+    if any(lack.code == Code.CONF_WEIGHTS for lack in lacks):
         slurms = replace(slurms, priority_max=fitting_priority_max(facts))
-    nodes = [one.name for one in facts.nodes if one.is_in(frozenset(answers.partitions))]
+    nodes = [node.name for node in facts.nodes if node.is_in(frozenset(answers.partitions))]
     found = {
         "slicewise.toml": settings_text(answers, slurms, unknown),
         _SECRET: f"{answers.database_url}\n",

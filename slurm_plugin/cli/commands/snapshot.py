@@ -128,7 +128,7 @@ async def _gather(
     services = await _services(slurm, jobs)
     # Accounting leaves out what became eligible in the last second of a window.
     until_s = taken_s + 1
-    found = SiteSnapshot(
+    snapshot = SiteSnapshot(
         format=FORMAT,
         taken_s=taken_s,
         slicewise_version=version("slicewise"),
@@ -144,7 +144,7 @@ async def _gather(
         services=services,
         history_since_s=None if days is None else until_s - days * _DAY_S,
     )
-    return found, await _history(slurm, until_s, days or 0)
+    return snapshot, await _history(slurm, until_s, days or 0)
 
 
 async def _services(slurm: Slurm, jobs: tuple[JobView, ...]) -> tuple[SnapshotService, ...]:

@@ -66,7 +66,7 @@ def _held_by(web: WebSettings, answered: Answerer, there: Iterable[Holder]) -> s
     """Return who listens in the page's place: any user's program can answer as the page does."""
     programs = ("",) if answered == "page" else (*OWN_PROGRAMS, "systemd")
     place, users = host_and_port(web.listen), {"root", web.user}
-    return next((one.text for one in held_by_others(there, *place, users, programs)), "")
+    return next((holder.text for holder in held_by_others(there, *place, users, programs)), "")
 
 
 def _is_plain(web: WebSettings) -> bool:

@@ -92,11 +92,11 @@ def _show_limits(tenant: str, *, as_json: bool) -> None:
     from slicewise.slurm_plugin.cli.common.books import Books  # noqa: PLC0415
     from slicewise.slurm_plugin.cli.views import headroom as present  # noqa: PLC0415
 
-    found = Books(DaemonClient(load_settings().daemon)).explanation(tenant)
+    explanation = Books(DaemonClient(load_settings().daemon)).explanation(tenant)
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(explanation))
     else:
-        console().print(present.explanation(found))
+        console().print(present.explanation(explanation))
 
 
 def _show_priority(job: str, *, as_json: bool) -> None:

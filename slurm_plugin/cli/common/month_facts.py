@@ -31,11 +31,11 @@ def month_facts(
     paid = books.statement(tenant, begin_s)[0].rows
     whole = tuple(row for row in paid if tenant in (None, row.run.tenant))
     rows = part(whole, begin_s, until_s)
-    charged = {one.tenant: one for one in totals(rows)}
+    charged = {total.tenant: total for total in totals(rows)}
     names = books.tenants() if tenant is None else (tenant,)
     names = (*names, *(name for name in charged if name not in names))
-    by_use = sorted(charged.values(), key=lambda one: (-one.used_millislice_s, one.tenant))
-    charted = {one.tenant for one in by_use[:CHARTED]}
+    by_use = sorted(charged.values(), key=lambda total: (-total.used_millislice_s, total.tenant))
+    charted = {total.tenant for total in by_use[:CHARTED]}
     of_days = _by_tenant(by_day(whole, days, begin_s, until_s))
     of_services = _by_tenant(by_service(rows))
 
@@ -47,8 +47,11 @@ def month_facts(
         return books.history(HistoryRequest(about=about, since_s=begin_s, until_s=last_s))
 
     def services(name: str) -> tuple[ServiceMonth, ...]:
-        lines = sorted(of_services.get(name, ()), key=lambda one: (-one.used_millislice_s, one.key))
-        drawn = [one.key for one in lines if one.key and name in charted][:SERVICES_CHARTED]
+        lines = sorted(
+            of_services.get(name, ()),
+            key=lambda invoice_line: (-invoice_line.used_millislice_s, invoice_line.key),
+        )
+        drawn = [line.key for line in lines if line.key and name in charted][:SERVICES_CHARTED]
         return tuple(
             ServiceMonth(
                 line.key,

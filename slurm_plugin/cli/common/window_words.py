@@ -60,12 +60,12 @@ def minute_from_text(text: str, key: str, *, ends: bool) -> int:
 
     Raises InvalidInputError (SW-VALUE) naming ``key``.
     """
-    found = _CLOCK.fullmatch(text)
-    if found is None and not (ends and text == _MIDNIGHT):
+    match = _CLOCK.fullmatch(text)
+    if match is None and not (ends and text == _MIDNIGHT):
         raise InvalidInputError(
             Code.VALUE, f"{key} {text!r} is not a time of day.", "Write it as 08:30."
         )
-    return int(found[1]) * 60 + int(found[2]) if found else 0
+    return int(match[1]) * 60 + int(match[2]) if match else 0
 
 
 def bound_from_text(text: str, key: str, zone: str, *, ends: bool) -> int:
@@ -118,7 +118,7 @@ def spans_text(coming: Sequence[Span], zone: str, *, in_force: bool) -> str:
         words = f"It is in force now{_until_text(first, zone)}"
     else:
         words = f"It holds {_span_text(first, zone)}"
-    return ", then ".join((words, *(_span_text(one, zone) for one in later))) + "."
+    return ", then ".join((words, *(_span_text(span, zone) for span in later))) + "."
 
 
 def _until_text(span: Span, zone: str) -> str:

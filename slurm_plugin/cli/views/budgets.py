@@ -107,13 +107,27 @@ def events(changes: Sequence[QuotaChange], entries: Sequence[BudgetEntry]) -> li
     The history that is returned has the newest first.
     """
     rules = (
-        Event(one.at_s, "rule", budget_text(one.update.budget), None, one.author, one.reason)
-        for one in changes
-        if one.update.budget is not None
+        Event(
+            change.at_s,
+            "rule",
+            budget_text(change.update.budget),
+            None,
+            change.author,
+            change.reason,
+        )
+        for change in changes
+        if change.update.budget is not None
     )
     booked = (
-        Event(one.at_s or 0, one.kind, one.kind, one.amount_millislice_s, one.author, one.reason)
-        for one in reversed(entries)
+        Event(
+            entry.at_s or 0,
+            entry.kind,
+            entry.kind,
+            entry.amount_millislice_s,
+            entry.author,
+            entry.reason,
+        )
+        for entry in reversed(entries)
     )
     # Within a second, what was booked results from the rule, and so counts as newer.
     return sorted((*booked, *rules), key=lambda event: event.at_s, reverse=True)

@@ -48,13 +48,13 @@ def windows_table(shown: Sequence[Shown], zone: str) -> FittingTable:
     windows = [one.window for one in shown]
     return FittingTable(
         (
-            column("id", (one.window_id for one in windows), right=True),
+            column("id", (window.window_id for window in windows), right=True),
             column("tenant", map(whose_text, windows)),
             column("what", map(what_text, windows)),
-            column("when", (when_text(one, zone) for one in windows), folds=True),
+            column("when", (when_text(window, zone) for window in windows), folds=True),
             column("now", (_now(one) for one in shown)),
             column("next change", (_change(one, zone) for one in shown), rank=1),
-            column("why", (one.reason or NOTHING for one in windows), folds=True, rank=2),
+            column("why", (window.reason or NOTHING for window in windows), folds=True, rank=2),
         )
     )
 
@@ -73,9 +73,9 @@ def weeks_table(weeks: Sequence[Week]) -> FittingTable:
     names = [*DAYS[first:], *DAYS[:first]]
     return FittingTable(
         (
-            column("tenant", (one.tenant for one in weeks)),
+            column("tenant", (week.tenant for week in weeks)),
             *(
-                column(name, (_bar(one, number) for one in weeks))
+                column(name, (_bar(week, number) for week in weeks))
                 for number, name in enumerate(names)
             ),
         )
@@ -92,16 +92,18 @@ def _bar(week: Week, number: int) -> str:
 
 def history_table(records: Sequence[WindowRecord], zone: str) -> FittingTable:
     """One line per window that was ever set, newest first."""
-    windows = [one.window for one in records]
+    windows = [record.window for record in records]
     return FittingTable(
         (
-            column("id", (one.window_id for one in windows), right=True),
+            column("id", (window.window_id for window in windows), right=True),
             column("tenant", map(whose_text, windows)),
             column("what", map(what_text, windows)),
-            column("when", (when_text(one, zone) for one in windows), folds=True),
-            times_column("set", (one.set_s for one in records), rank=2),
-            column("by", (one.author for one in records), rank=1),
-            column("why", (one.window.reason or NOTHING for one in records), folds=True, rank=3),
+            column("when", (when_text(window, zone) for window in windows), folds=True),
+            times_column("set", (record.set_s for record in records), rank=2),
+            column("by", (record.author for record in records), rank=1),
+            column(
+                "why", (record.window.reason or NOTHING for record in records), folds=True, rank=3
+            ),
             column("removed", map(_ended, records), brief=map(_ended_briefly, records), folds=True),
         )
     )

@@ -98,7 +98,7 @@ class ChosenInstances:
     @property
     def cost_millislices(self) -> int:
         """Cost of all instances together."""
-        return sum(one.cost_millislices * one.count for one in self.instances)
+        return sum(instance.cost_millislices * instance.count for instance in self.instances)
 
     @computed_field
     @property
@@ -154,9 +154,9 @@ def _layouts_table(chosen: ChosenInstances) -> FittingTable:
     slices, layouts = chosen.on.memory_slices, chosen.layouts
     return FittingTable(
         (
-            column("GPUs", (one.gpus for one in layouts), right=True),
-            column("memory slices", (bar(slices, one.instances) for one in layouts)),
-            column("instances", (counts_text(one.instances) for one in layouts)),
+            column("GPUs", (layout.gpus for layout in layouts), right=True),
+            column("memory slices", (bar(slices, layout.instances) for layout in layouts)),
+            column("instances", (counts_text(layout.instances) for layout in layouts)),
         )
     )
 

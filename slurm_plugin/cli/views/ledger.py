@@ -136,7 +136,7 @@ class JournalShown(StatementShown):
 
 def invoice_csv(lines: Sequence[InvoiceLine], by: str) -> str:
     """One line per line of the invoice, with the same names and integers as JSON."""
-    columns = (by if one.name == "key" else one.name for one in fields(InvoiceLine))
+    columns = (by if field.name == "key" else field.name for field in fields(InvoiceLine))
     return csv_text(map(vars, shown_lines(lines, by)), columns)
 
 
@@ -187,7 +187,7 @@ def _left(line: BalanceLine) -> Text:
 
 def balances_csv(lines: Iterable[BalanceLine]) -> str:
     """One line per tenant, with the same names and integers as JSON."""
-    return csv_text(map(vars, lines), (one.name for one in fields(BalanceLine)))
+    return csv_text(map(vars, lines), (field.name for field in fields(BalanceLine)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,12 @@ def differences_table(differences: Sequence[Difference]) -> FittingTable:
     """One line per setting, in Slurm's own words and units."""
     return FittingTable(
         (
-            column("entity", (one.entity for one in differences), rank=1),
-            column("name", (_name(one) for one in differences)),
-            column("setting", (one.key.field for one in differences)),
-            column("now", (one.now or _UNSET for one in differences)),
-            column("desired", (one.wanted or _UNSET for one in differences)),
-            column("why", (one.why for one in differences), folds=True, rank=2),
+            column("entity", (difference.entity for difference in differences), rank=1),
+            column("name", (_name(difference) for difference in differences)),
+            column("setting", (difference.key.field for difference in differences)),
+            column("now", (difference.now or _UNSET for difference in differences)),
+            column("desired", (difference.wanted or _UNSET for difference in differences)),
+            column("why", (difference.why for difference in differences), folds=True, rank=2),
         )
     )
 

@@ -24,7 +24,7 @@ def node_report(inventory: Inventory) -> RenderableType:
     parts: list[RenderableType] = [Text(f"{inventory.vendor} driver {inventory.driver}")]
     if inventory.gpus:
         parts.append(_gpus_table(inventory.gpus, inventory.vendor))
-    cut = [(gpu, one) for gpu in inventory.gpus for one in gpu.instances]
+    cut = [(gpu, instance) for gpu in inventory.gpus for instance in gpu.instances]
     if cut:
         parts.append(_instances_table(cut))
     return Group(*parts)
@@ -68,8 +68,8 @@ def surveyed_gpus(inventories: Mapping[str, Inventory]) -> list[SurveyedLayout]:
             gpu.index,
             gpu.name,
             gpu.mig,
-            placements_text(one.placement for one in gpu.instances),
-            placements_text(one.placement for one in gpu.instances if one.holders),
+            placements_text(instance.placement for instance in gpu.instances),
+            placements_text(instance.placement for instance in gpu.instances if instance.holders),
         )
         for node, inventory in inventories.items()
         for gpu in inventory.gpus
@@ -101,8 +101,8 @@ def _gpu_bar(gpu: Gpu) -> Text:
     if not gpu.mig:
         held = f"held by {_holders(gpu.holders)}" if gpu.holders else "whole"
         return Text(f"MIG is off, {held}", style=_HELD if gpu.holders else _FREE)
-    held_at = {one.placement.start for one in gpu.instances if one.holders}
-    return bar(gpu.board.memory_slices, [one.placement for one in gpu.instances], held_at)
+    held_at = {instance.placement.start for instance in gpu.instances if instance.holders}
+    return bar(gpu.board.memory_slices, [instance.placement for instance in gpu.instances], held_at)
 
 
 def bar(memory_slices: int, layout: Iterable[Placement], held_at: Iterable[int] = ()) -> Text:
@@ -150,13 +150,18 @@ def _instances_table(cut: Sequence[tuple[Gpu, Instance]]) -> FittingTable:
     return FittingTable(
         (
             column("GPU", (gpu.index for gpu, _ in cut), right=True),
-            column("GI", (one.gi_id for one in instances), right=True),
-            column("profile", (one.placement.profile for one in instances)),
+            column("GI", (instance.gi_id for instance in instances), right=True),
+            column("profile", (instance.placement.profile for instance in instances)),
             column("slices", map(_extent, instances), right=True),
-            column("MiB", (_or_nothing(one.memory_mib) for one in instances), right=True, rank=3),
+            column(
+                "MiB",
+                (_or_nothing(instance.memory_mib) for instance in instances),
+                right=True,
+                rank=3,
+            ),
             column("MIG device", map(_devices, instances), rank=2),
             column("caps", map(_capabilities, instances), rank=4),
-            column("held by", (_holders(one.holders) or NOTHING for one in instances)),
+            column("held by", (_holders(instance.holders) or NOTHING for instance in instances)),
         )
     )
 
@@ -187,17 +192,22 @@ def profiles_table(found: Sequence[tuple[Board, MigProfile]]) -> FittingTable:
     return FittingTable(
         (
             column("GPU model", (board.model for board, _ in found)),
-            column("profile", (one.name for one in profiles)),
-            column("id", (one.gi_profile_id for one in profiles), right=True, rank=2),
+            column("profile", (profile.name for profile in profiles)),
+            column("id", (profile.gi_profile_id for profile in profiles), right=True, rank=2),
             column("compute", (f"{one.compute_slices}/{b.compute_slices}" for b, one in found)),
             column("memory", (f"{one.memory_slices}/{b.memory_slices}" for b, one in found)),
-            column("MiB", (_or_nothing(one.memory_mib) for one in profiles), right=True, rank=3),
             column(
-                "SMs", (_or_nothing(one.multiprocessors) for one in profiles), right=True, rank=4
+                "MiB", (_or_nothing(profile.memory_mib) for profile in profiles), right=True, rank=3
             ),
-            column("starts", (" ".join(map(str, one.starts)) for one in profiles)),
-            column("at most", (one.max_instances for one in profiles), right=True, rank=1),
-            column("sources", (", ".join(one.sources) for one in profiles), rank=5),
+            column(
+                "SMs",
+                (_or_nothing(profile.multiprocessors) for profile in profiles),
+                right=True,
+                rank=4,
+            ),
+            column("starts", (" ".join(map(str, profile.starts)) for profile in profiles)),
+            column("at most", (profile.max_instances for profile in profiles), right=True, rank=1),
+            column("sources", (", ".join(profile.sources) for profile in profiles), rank=5),
         )
     )
 
@@ -206,7 +216,7 @@ def layouts_table(board: Board, layouts: Sequence[Layout]) -> FittingTable:
     """A line per layout: where instances lie, and how many there are of each profile."""
     return FittingTable(
         (
-            column("memory slices", (bar(board.memory_slices, one) for one in layouts)),
+            column("memory slices", (bar(board.memory_slices, layout) for layout in layouts)),
             column("instances", map(counts_text, layouts)),
         )
     )
@@ -214,6 +224,6 @@ def layouts_table(board: Board, layouts: Sequence[Layout]) -> FittingTable:
 
 def counts_text(layout: Iterable[Placement]) -> object:
     """``1 × 3g.40gb, 3 × 1g.10gb``, the largest first."""
-    by_size = sorted(layout, key=lambda one: (-one.size, one.profile))
-    names = [one.profile for one in by_size]
+    by_size = sorted(layout, key=lambda placement: (-placement.size, placement.profile))
+    names = [placement.profile for placement in by_size]
     return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names)) or NOTHING

@@ -31,20 +31,34 @@ def tenants_table(tenants: Sequence[ObservedTenant]) -> FittingTable:
     """One line per tenant."""
     return FittingTable(
         (
-            column("tenant", (one.tenant for one in tenants)),
-            column("submitted", (one.submissions for one in tenants), right=True),
-            column("refused", (one.refused or NOTHING for one in tenants), right=True),
-            column("QOS moved", (one.moved_qos or NOTHING for one in tenants), right=True, rank=2),
+            column("tenant", (tenant.tenant for tenant in tenants)),
+            column("submitted", (tenant.submissions for tenant in tenants), right=True),
+            column("refused", (tenant.refused or NOTHING for tenant in tenants), right=True),
             column(
-                "type chosen", (one.moved_type or NOTHING for one in tenants), right=True, rank=3
+                "QOS moved", (tenant.moved_qos or NOTHING for tenant in tenants), right=True, rank=2
             ),
-            column("on loans", (one.on_borrowed or NOTHING for one in tenants), right=True, rank=1),
-            column("used", (_hours(one.used_millislice_s) for one in tenants), right=True),
             column(
-                "guaranteed", (_hours(one.guaranteed_millislice_s) for one in tenants), right=True
+                "type chosen",
+                (tenant.moved_type or NOTHING for tenant in tenants),
+                right=True,
+                rank=3,
             ),
-            column("lends", (_hours(one.lent_millislice_s) for one in tenants), right=True),
-            column("borrows", (_hours(one.borrowed_millislice_s) for one in tenants), right=True),
+            column(
+                "on loans",
+                (tenant.on_borrowed or NOTHING for tenant in tenants),
+                right=True,
+                rank=1,
+            ),
+            column("used", (_hours(tenant.used_millislice_s) for tenant in tenants), right=True),
+            column(
+                "guaranteed",
+                (_hours(tenant.guaranteed_millislice_s) for tenant in tenants),
+                right=True,
+            ),
+            column("lends", (_hours(tenant.lent_millislice_s) for tenant in tenants), right=True),
+            column(
+                "borrows", (_hours(tenant.borrowed_millislice_s) for tenant in tenants), right=True
+            ),
         )
     )
 
@@ -54,10 +68,10 @@ def refusals_table(refusals: Sequence[ObservedRefusal]) -> FittingTable:
     shown = refusals[:MOST_REFUSALS]
     return FittingTable(
         (
-            column("would be refused", (one.code for one in shown)),
-            column("tenant", (one.tenant or NOTHING for one in shown)),
-            column("user", (one.user for one in shown)),
-            column("submissions", (one.submissions for one in shown), right=True),
+            column("would be refused", (refusal.code for refusal in shown)),
+            column("tenant", (refusal.tenant or NOTHING for refusal in shown)),
+            column("user", (refusal.user for refusal in shown)),
+            column("submissions", (refusal.submissions for refusal in shown), right=True),
         )
     )
 
@@ -81,15 +95,15 @@ def loans_table(loans: Sequence[ObservedLoan]) -> FittingTable:
     """One line per lender and borrower."""
     return FittingTable(
         (
-            column("lender", (one.lender for one in loans)),
-            column("borrower", (one.borrower for one in loans)),
-            column("slice-hours", (_hours(one.lent_millislice_s) for one in loans), right=True),
-            column("recalls", (one.recalls or NOTHING for one in loans), right=True),
+            column("lender", (loan.lender for loan in loans)),
+            column("borrower", (loan.borrower for loan in loans)),
+            column("slice-hours", (_hours(loan.lent_millislice_s) for loan in loans), right=True),
+            column("recalls", (loan.recalls or NOTHING for loan in loans), right=True),
             column(
                 "slices recalled",
                 (
-                    slices_text(one.recalled_millislices) if one.recalls else NOTHING
-                    for one in loans
+                    slices_text(loan.recalled_millislices) if loan.recalls else NOTHING
+                    for loan in loans
                 ),
                 right=True,
             ),

@@ -154,32 +154,38 @@ def _left_order(one: TenantNow) -> float:
 
 
 TENANT_FIELDS: tuple[Field[TenantNow], ...] = (
-    Field("tenant", lambda one: "  " * one.depth + words(one.name), lambda one: one.name),
+    Field(
+        "tenant",
+        lambda tenant_now: "  " * tenant_now.depth + words(tenant_now.name),
+        lambda tenant_now: tenant_now.name,
+    ),
     Field(
         "nominal",
-        lambda one: slices_text(one.nominal_millislices),
-        lambda one: -one.nominal_millislices,
+        lambda tenant_now: slices_text(tenant_now.nominal_millislices),
+        lambda tenant_now: -tenant_now.nominal_millislices,
         right=True,
     ),
     Field(
         "borrowed",
-        lambda one: _some(one.borrowed_millislices),
-        lambda one: -one.borrowed_millislices,
+        lambda tenant_now: _some(tenant_now.borrowed_millislices),
+        lambda tenant_now: -tenant_now.borrowed_millislices,
         right=True,
     ),
     Field(
         "lent",
-        lambda one: _some(one.lent_millislices),
-        lambda one: -one.lent_millislices,
+        lambda tenant_now: _some(tenant_now.lent_millislices),
+        lambda tenant_now: -tenant_now.lent_millislices,
         right=True,
     ),
-    Field("limit", _limit, lambda one: -(one.limit_millislices or 0), right=True, rank=2),
-    Field("in use", _in_use, lambda one: -one.in_use_millislices, right=True),
-    Field("jobs wait", _waiting, lambda one: -one.waiting_jobs, right=True),
+    Field(
+        "limit", _limit, lambda tenant_now: -(tenant_now.limit_millislices or 0), right=True, rank=2
+    ),
+    Field("in use", _in_use, lambda tenant_now: -tenant_now.in_use_millislices, right=True),
+    Field("jobs wait", _waiting, lambda tenant_now: -tenant_now.waiting_jobs, right=True),
     Field(
         "for slices",
-        lambda one: _some(one.waiting_millislices),
-        lambda one: -one.waiting_millislices,
+        lambda tenant_now: _some(tenant_now.waiting_millislices),
+        lambda tenant_now: -tenant_now.waiting_millislices,
         right=True,
         rank=1,
     ),
@@ -223,38 +229,41 @@ SERVICE_FIELDS: tuple[Field[ServiceNow], ...] = (
     Field(
         "service",
         lambda one: words(f"{one.tenant}/{one.name}"),
-        lambda one: (one.tenant, one.name),
+        lambda service: (service.tenant, service.name),
     ),
     Field(
         "state",
-        lambda one: Text(one.condition, style=_CONDITIONS[one.condition]),
-        lambda one: list(_CONDITIONS).index(one.condition),
+        lambda service: Text(service.condition, style=_CONDITIONS[service.condition]),
+        lambda service: list(_CONDITIONS).index(service.condition),
     ),
-    Field("replicas", _replicas, lambda one: -one.ready, right=True),
-    Field("desired", _desired, lambda one: -(one.desired_replicas or 0), right=True),
-    Field("backlog", _backlog, lambda one: -(one.backlog or 0), right=True),
+    Field("replicas", _replicas, lambda service: -service.ready, right=True),
+    Field("desired", _desired, lambda service: -(service.desired_replicas or 0), right=True),
+    Field("backlog", _backlog, lambda service: -(service.backlog or 0), right=True),
     Field(
         "p95 ms",
         lambda one: _or_nothing(None if one.p95_ms is None else f"{one.p95_ms:,.0f}"),
-        lambda one: -(one.p95_ms or 0.0),
+        lambda service: -(service.p95_ms or 0.0),
         right=True,
     ),
     Field(
         "in flight",
-        lambda one: _or_nothing(one.in_flight),
-        lambda one: -(one.in_flight or 0),
+        lambda service: _or_nothing(service.in_flight),
+        lambda service: -(service.in_flight or 0),
         right=True,
         rank=3,
     ),
     Field(
         "req/s",
         lambda one: _or_nothing(None if one.rate_per_s is None else f"{one.rate_per_s:,.1f}"),
-        lambda one: -(one.rate_per_s or 0.0),
+        lambda service: -(service.rate_per_s or 0.0),
         right=True,
         rank=2,
     ),
     Field(
-        "why", lambda one: words(one.note or one.why), lambda one: one.note or one.why, folds=True
+        "why",
+        lambda service: words(service.note or service.why),
+        lambda service: service.note or service.why,
+        folds=True,
     ),
 )
 
@@ -277,18 +286,18 @@ def waiting_fields(now_s: float) -> tuple[Field[WaitingNow], ...]:
         return NOTHING if one.since_s is None else age_text(now_s - one.since_s)
 
     return (
-        Field("job", lambda one: words(one.job), lambda one: (len(one.job), one.job)),
-        Field("tenant", lambda one: words(one.tenant), lambda one: one.tenant),
-        Field("user", lambda one: words(one.user), lambda one: one.user, rank=2),
-        Field("GPUs", _gpus, lambda one: sorted(one.gpus), rank=1),
+        Field("job", lambda job: words(job.job), lambda job: (len(job.job), job.job)),
+        Field("tenant", lambda job: words(job.tenant), lambda job: job.tenant),
+        Field("user", lambda job: words(job.user), lambda job: job.user, rank=2),
+        Field("GPUs", _gpus, lambda job: sorted(job.gpus), rank=1),
         Field(
             "slices",
-            lambda one: slices_text(one.cost_millislices),
-            lambda one: -one.cost_millislices,
+            lambda job: slices_text(job.cost_millislices),
+            lambda job: -job.cost_millislices,
             right=True,
         ),
-        Field("waits", waits, lambda one: one.since_s or now_s, right=True),
-        Field("reason", lambda one: words(one.reason), lambda one: one.reason, folds=True),
+        Field("waits", waits, lambda job: job.since_s or now_s, right=True),
+        Field("reason", lambda job: words(job.reason), lambda job: job.reason, folds=True),
     )
 
 
@@ -316,20 +325,38 @@ def loan_fields(now_s: float) -> tuple[Field[LoanNow], ...]:
         return ", ".join(f"{count} {word}" for word, count in counts if count) or NOTHING
 
     return (
-        Field("lender", lambda one: words(one.lender or "others"), lambda one: one.lender),
-        Field("borrower", lambda one: words(one.borrower or "others"), lambda one: one.borrower),
+        Field(
+            "lender",
+            lambda loan_now: words(loan_now.lender or "others"),
+            lambda loan_now: loan_now.lender,
+        ),
+        Field(
+            "borrower",
+            lambda loan_now: words(loan_now.borrower or "others"),
+            lambda loan_now: loan_now.borrower,
+        ),
         Field(
             "slices",
-            lambda one: slices_text(one.amount_millislices),
-            lambda one: -one.amount_millislices,
+            lambda loan_now: slices_text(loan_now.amount_millislices),
+            lambda loan_now: -loan_now.amount_millislices,
             right=True,
         ),
-        Field("state", state, lambda one: one.back_s or float("inf")),
-        Field("lender waits for", waits, lambda one: -one.lender_waits_millislices, right=True),
+        Field("state", state, lambda loan_now: loan_now.back_s or float("inf")),
+        Field(
+            "lender waits for",
+            waits,
+            lambda loan_now: -loan_now.lender_waits_millislices,
+            right=True,
+        ),
         Field(
             "borrower's replicas on loan",
             replicas,
-            lambda one: (-one.released, -one.starting, -one.running, -one.ending),
+            lambda loan_now: (
+                -loan_now.released,
+                -loan_now.starting,
+                -loan_now.running,
+                -loan_now.ending,
+            ),
             folds=True,
         ),
     )
@@ -341,12 +368,12 @@ def loan_fields(now_s: float) -> tuple[Field[LoanNow], ...]:
 ATTENTION_FIELDS: tuple[Field[AttentionItem], ...] = (
     Field(
         "severity",
-        lambda one: Text(one.severity.value, style=SEVERITY_STYLES[one.severity]),
-        lambda one: list(Severity).index(one.severity),
+        lambda item: Text(item.severity.value, style=SEVERITY_STYLES[item.severity]),
+        lambda item: list(Severity).index(item.severity),
     ),
-    Field("about", lambda one: words(one.about), lambda one: one.about, rank=1),
-    Field("what", lambda one: words(one.what), lambda one: one.what, folds=True),
-    Field("code", lambda one: one.code, lambda one: one.code, rank=2),
+    Field("about", lambda item: words(item.about), lambda item: item.about, rank=1),
+    Field("what", lambda item: words(item.what), lambda item: item.what, folds=True),
+    Field("code", lambda item: item.code, lambda item: item.code, rank=2),
 )
 
 
@@ -390,7 +417,7 @@ def gpu_rows(gpus: Iterable[GpuNow]) -> tuple[GpuRow, ...]:
 
 def _rows_of(gpu: GpuNow) -> Iterator[GpuRow]:
     if gpu.gpu is not None:
-        placed = sorted(((one.start or 0, one) for one in gpu.instances), key=_start)
+        placed = sorted(((instance.start or 0, instance) for instance in gpu.instances), key=_start)
         yield GpuRow(gpu.node, str(gpu.gpu), gpu.condition, gpu.memory_slices, tuple(placed))
         return
     line: list[tuple[int, InstanceNow]] = []
@@ -512,7 +539,7 @@ class Screen:
         told = list(_attention(answer.attention, width, (height - _LINES_BESIDE) // 3))
         yield from told
         parts = _parts(answer, self.now_s, width)
-        taken = _LINES_BESIDE + sum(_height(one, width) for one in told)
+        taken = _LINES_BESIDE + sum(_height(text, width) for text in told)
         taken += (len(gap) + _HEAD) * len(parts) + sum(bool(one.rest) for one in parts)
         rooms = rooms_of([one.length for one in parts], height - taken)
         for part, room in zip(parts, rooms, strict=True):
@@ -575,7 +602,7 @@ def _parts(answer: OverviewAnswer, now_s: float, width: int) -> list[_Part]:
 
 def _part(rows: Sequence[Row], fields: Sequence[Field[Row]], rest: str = "") -> _Part:
     def columns(room: int) -> tuple[Column, ...]:
-        return tuple(one.column(rows[:room]) for one in fields) if rows else ()
+        return tuple(field.column(rows[:room]) for field in fields) if rows else ()
 
     return _Part(len(rows), columns, rest)
 
@@ -601,7 +628,7 @@ def rooms_of(lengths: Sequence[int], lines: int) -> list[int]:
 
     Where a part does not show all of its rows, one of its lines says how many more there are.
     """
-    rooms, left = [min(one, _LEAST_ROWS) for one in lengths], list(range(len(lengths)))
+    rooms, left = [min(length, _LEAST_ROWS) for length in lengths], list(range(len(lengths)))
     while left and (spare := lines - sum(rooms)) > 0:
         each = max(1, spare // len(left))
         for nth in left:

@@ -71,12 +71,14 @@ def _site_factor_text(answer: PriorityAnswer) -> str:
 
 def _factors_table(answer: PriorityAnswer) -> Iterator[RenderableType]:
     """A table of Slurm's own factors that count at this site, if there are any."""
-    counting = [one for one in answer.factors if one.points or one.weight not in {"", "0"}]
+    counting = [
+        factor for factor in answer.factors if factor.points or factor.weight not in {"", "0"}
+    ]
     if counting:
         yield FittingTable(
             (
-                column("Slurm's own factor", (one.name for one in counting)),
-                column("weight", (one.weight or NOTHING for one in counting), right=True),
+                column("Slurm's own factor", (factor.name for factor in counting)),
+                column("weight", (factor.weight or NOTHING for factor in counting), right=True),
                 column("points", (f"{one.points:,}" for one in counting), right=True),
             )
         )

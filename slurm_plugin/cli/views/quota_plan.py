@@ -63,8 +63,8 @@ def tenants_table(plans: "Sequence[TenantPlan]") -> FittingTable:
     """One line per tenant, in slices; an amount that changes has an arrow."""
 
     def arrows(amount: "Callable[[TenantSide], int]") -> Iterable[Text]:
-        for one in plans:
-            was, then = (amount(side) if side else None for side in (one.before, one.after))
+        for plan in plans:
+            was, then = (amount(side) if side else None for side in (plan.before, plan.after))
             yield _arrow(was, then or 0)
 
     return FittingTable(
@@ -96,11 +96,11 @@ def loan_changes_table(loans: "Sequence[LoanPlan]") -> FittingTable:
     """One line per loan that would change."""
     return FittingTable(
         (
-            column("lender", (one.lender for one in loans)),
-            column("borrower", (one.borrower for one in loans)),
+            column("lender", (loan.lender for loan in loans)),
+            column("borrower", (loan.borrower for loan in loans)),
             column(
                 "slices",
-                (_arrow(one.before_millislices, one.after_millislices) for one in loans),
+                (_arrow(loan.before_millislices, loan.after_millislices) for loan in loans),
             ),
         )
     )
@@ -110,9 +110,9 @@ def impacts_table(impacts: "Sequence[Impact]") -> FittingTable:
     """One line per impact on a tenant."""
     return FittingTable(
         (
-            column("whom", (one.tenant or "all" for one in impacts)),
-            column("about", (one.about or NOTHING for one in impacts), rank=1),
-            column("what", (Text(one.words, style="yellow") for one in impacts), folds=True),
+            column("whom", (impact.tenant or "all" for impact in impacts)),
+            column("about", (impact.about or NOTHING for impact in impacts), rank=1),
+            column("what", (Text(impact.words, style="yellow") for impact in impacts), folds=True),
         )
     )
 
@@ -143,10 +143,10 @@ def _until(line: LoanLine) -> Text:
 
 def loan_history_table(changes: Sequence[LoanChange]) -> FittingTable:
     """One line per change, newest first."""
-    loans = [one.loan for one in changes]
+    loans = [change.loan for change in changes]
     return FittingTable(
         (
-            times_column("when", (one.at_s for one in changes)),
+            times_column("when", (change.at_s for change in changes)),
             column("lender", (loan.lender for loan in loans)),
             column("borrower", (loan.borrower for loan in loans)),
             column(
@@ -157,7 +157,7 @@ def loan_history_table(changes: Sequence[LoanChange]) -> FittingTable:
                 ),
                 right=True,
             ),
-            column("why", (one.reason for one in changes), folds=True, rank=1),
+            column("why", (change.reason for change in changes), folds=True, rank=1),
         )
     )
 

@@ -38,10 +38,10 @@ def steps_table(records: Sequence[StepRecord], did: str = "did", most: int | Non
     """
     return FittingTable(
         (
-            column("step", (one.step for one in records)),
-            column("outcome", (_outcome_cell(one) for one in records)),
-            column("saw", (_saw(one.saw) for one in records), folds=True),
-            column(did, (_lines(one.did, most) for one in records), folds=True),
+            column("step", (record.step for record in records)),
+            column("outcome", (_outcome_cell(record) for record in records)),
+            column("saw", (_saw(record.saw) for record in records), folds=True),
+            column(did, (_lines(record.did, most) for record in records), folds=True),
             column("s", map(_seconds_cell, records), right=True, rank=1),
             column("why", _whys(records), folds=True),
         )
@@ -51,14 +51,14 @@ def steps_table(records: Sequence[StepRecord], did: str = "did", most: int | Non
 def _whys(records: Sequence[StepRecord]) -> Iterator[object]:
     """Reasons; a repeated one is ``as above``, since one cause often holds up all later steps."""
     before = ""
-    for one in records:
-        if one.why and one.why == before:
+    for record in records:
+        if record.why and record.why == before:
             yield "as above"
-        elif _is_long(one.why):
+        elif _is_long(record.why):
             yield "below"
         else:
-            yield one.why or NOTHING
-        before = one.why
+            yield record.why or NOTHING
+        before = record.why
 
 
 def _is_long(why: str) -> bool:
@@ -98,13 +98,13 @@ def history_table(runs: Sequence[RebalanceRun]) -> FittingTable:
     """One line per run, newest first."""
     return FittingTable(
         (
-            column("id", (one.run_id for one in runs), right=True),
-            times_column("started", (int(one.started_s) for one in runs)),
+            column("id", (run.run_id for run in runs), right=True),
+            times_column("started", (int(run.started_s) for run in runs)),
             column("by", (f"{one.author} on {one.host}" for one in runs), rank=2),
-            column("outcome", (Text(one.outcome, style=_RUN_STYLES[one.outcome]) for one in runs)),
-            column("s", (_run_seconds(one) for one in runs), right=True, rank=1),
-            column("did", (_done(one) for one in runs), folds=True),
-            column("not done", (_not_done(one) for one in runs), folds=True),
+            column("outcome", (Text(run.outcome, style=_RUN_STYLES[run.outcome]) for run in runs)),
+            column("s", (_run_seconds(run) for run in runs), right=True, rank=1),
+            column("did", (_done(run) for run in runs), folds=True),
+            column("not done", (_not_done(run) for run in runs), folds=True),
         )
     )
 
@@ -122,7 +122,7 @@ def _done(run: RebalanceRun) -> object:
 def _not_done(run: RebalanceRun) -> object:
     """The steps that were not done; ``all`` if no step was tried because Slurm was not seen."""
     missing = {StepOutcome.FAILED, StepOutcome.RUNNING}
-    names = [one.step for one in run.steps if one.outcome in missing]
+    names = [step.step for step in run.steps if step.outcome in missing]
     return ", ".join(names) or ("all" if run.outcome is RunOutcome.FAILED else NOTHING)
 
 

@@ -37,18 +37,30 @@ _FREE = "free slices"
 
 def plan_table(planned: Sequence[PlannedRepartition]) -> FittingTable:
     """A line per GPU, the best first."""
-    gains = [slice_seconds_text(one.gain_millislice_s) for one in planned]
-    drained = [slice_seconds_text(one.drained_millislice_s) for one in planned]
+    gains = [slice_seconds_text(repartition.gain_millislice_s) for repartition in planned]
+    drained = [slice_seconds_text(repartition.drained_millislice_s) for repartition in planned]
     return FittingTable(
         (
-            column("node", (one.node for one in planned)),
-            column("GPU", (one.gpu for one in planned), rank=3),
-            column("change", (change_text(one.before, one.after) for one in planned), folds=True),
-            column("moves", (", ".join(one.moves) or NOTHING for one in planned), folds=True),
-            column("ends", (", ".join(one.ends) or NOTHING for one in planned), folds=True),
+            column("node", (repartition.node for repartition in planned)),
+            column("GPU", (repartition.gpu for repartition in planned), rank=3),
+            column(
+                "change",
+                (change_text(repartition.before, repartition.after) for repartition in planned),
+                folds=True,
+            ),
+            column(
+                "moves",
+                (", ".join(repartition.moves) or NOTHING for repartition in planned),
+                folds=True,
+            ),
+            column(
+                "ends",
+                (", ".join(repartition.ends) or NOTHING for repartition in planned),
+                folds=True,
+            ),
             column("gain (slice-s)", gains, right=True, rank=1),
             column("drained", drained, right=True, rank=1),
-            column("why", (one.reason for one in planned), folds=True, rank=2),
+            column("why", (repartition.reason for repartition in planned), folds=True, rank=2),
         )
     )
 
@@ -68,7 +80,7 @@ def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
 
 def dry_run_lines(planned: PlannedRepartition) -> list[str]:
     """Lines that say what would be done on a GPU, one for each step."""
-    gone = [one for one in planned.before if one not in planned.after]
+    gone = [placement for placement in planned.before if placement not in planned.after]
     words = {
         RepartitionStep.RESERVE: f"a reservation lets nothing new start on {planned.node}",
         RepartitionStep.MOVE: _move_words(planned, gone),
@@ -107,14 +119,27 @@ def history_table(repartitions: Sequence[Repartition]) -> FittingTable:
     """One line per repartition, newest first."""
     return FittingTable(
         (
-            column("id", (one.repartition_id for one in repartitions), right=True),
-            times_column("started", (int(one.started_s) for one in repartitions), rank=1),
-            column("node", (one.node for one in repartitions)),
-            column("GPU", (one.gpu for one in repartitions), rank=3),
+            column("id", (repartition.repartition_id for repartition in repartitions), right=True),
+            times_column(
+                "started", (int(repartition.started_s) for repartition in repartitions), rank=1
+            ),
+            column("node", (repartition.node for repartition in repartitions)),
+            column("GPU", (repartition.gpu for repartition in repartitions), rank=3),
             column("change", (change_text(r.before, r.after) for r in repartitions), folds=True),
-            column("state", (Text(one.state, style=_STYLES[one.state]) for one in repartitions)),
+            column(
+                "state",
+                (
+                    Text(repartition.state, style=_STYLES[repartition.state])
+                    for repartition in repartitions
+                ),
+            ),
             column("s", map(_seconds, repartitions), right=True),
-            column("error", (one.error or NOTHING for one in repartitions), folds=True, rank=2),
+            column(
+                "error",
+                (repartition.error or NOTHING for repartition in repartitions),
+                folds=True,
+                rank=2,
+            ),
         )
     )
 
@@ -146,12 +171,12 @@ def steps_table(records: Sequence[RepartitionStepRecord]) -> FittingTable:
     """One line per step, in the order in which they began."""
     return FittingTable(
         (
-            column("step", (one.step for one in records)),
-            column("way", (one.direction for one in records)),
-            times_column("started", (int(one.started_s) for one in records), rank=1),
+            column("step", (record.step for record in records)),
+            column("way", (record.direction for record in records)),
+            times_column("started", (int(record.started_s) for record in records), rank=1),
             column("s", map(_step_seconds, records), right=True),
-            column("outcome", (one.outcome for one in records)),
-            column("what", (one.words or NOTHING for one in records), folds=True),
+            column("outcome", (record.outcome for record in records)),
+            column("what", (record.words or NOTHING for record in records), folds=True),
         )
     )
 

@@ -14,20 +14,22 @@ from slicewise.slurm_plugin.rules.pages.month import (
 
 def report_table(facts: MonthFacts) -> FittingTable:
     """One line per tenant: what it was charged, and its means in slices."""
-    found = facts.tenants
+    months = facts.tenants
     means = {
-        name: [slices(mean(one.history, name)) for one in found]
+        name: [slices(mean(month.history, name)) for month in months]
         for name in ("nominal", "in_use", "borrowed", "lent", "waiting")
     }
     return FittingTable(
         (
-            column("tenant", (one.name for one in found)),
-            column("slice-hours", (hours(one.used_millislice_s) for one in found), right=True),
+            column("tenant", (month.name for month in months)),
+            column("slice-hours", (hours(month.used_millislice_s) for month in months), right=True),
             *(
                 column(name.replace("_", " "), cells, right=True, rank=1)
                 for name, cells in means.items()
             ),
-            column("in time", (percent(kept_by_tenant(one.history)) for one in found), right=True),
+            column(
+                "in time", (percent(kept_by_tenant(month.history)) for month in months), right=True
+            ),
         )
     )
 

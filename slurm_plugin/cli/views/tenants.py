@@ -49,11 +49,17 @@ T = TypeVar("T")
 
 def tree_table(tenant_statuses: Sequence[TenantStatus]) -> FittingTable:
     """One line per tenant, those below another indented."""
-    standings = [one.standing for one in tenant_statuses]
-    quotas = [one.tenant.quota for one in tenant_statuses]
+    standings = [tenant_status.standing for tenant_status in tenant_statuses]
+    quotas = [tenant_status.tenant.quota for tenant_status in tenant_statuses]
     return FittingTable(
         (
-            column("tenant", (_INDENT * one.depth + one.tenant.name for one in tenant_statuses)),
+            column(
+                "tenant",
+                (
+                    _INDENT * tenant_status.depth + tenant_status.tenant.name
+                    for tenant_status in tenant_statuses
+                ),
+            ),
             column(
                 "nominal", slices_cells(s.nominal_millislices for s in tenant_statuses), right=True
             ),
@@ -87,9 +93,9 @@ def _some(amounts_millislices: Iterable[int]) -> Iterable[Text]:
 
 def _in_use(tenant_statuses: Iterable[TenantStatus]) -> Iterable[Text]:
     """Slices in use; red above the limit, where nothing more starts until some runs end."""
-    for one in tenant_statuses:
-        above = one.in_use_millislices > one.standing.limit_millislices
-        yield Text(slices_text(one.in_use_millislices), style="red" if above else "")
+    for tenant_status in tenant_statuses:
+        above = tenant_status.in_use_millislices > tenant_status.standing.limit_millislices
+        yield Text(slices_text(tenant_status.in_use_millislices), style="red" if above else "")
 
 
 def _left(one: TenantStatus) -> Text:
@@ -444,7 +450,7 @@ def places_table(found: Sequence[AccountDifference]) -> FittingTable:
 
 def _places(found: Sequence[AccountDifference]) -> tuple[Column, ...]:
     return (
-        column("account", (one.account for one in found)),
+        column("account", (difference.account for difference in found)),
         column("in the ledger", map(_ledger_place, found)),
         column("in Slurm", map(_slurm_place, found)),
     )

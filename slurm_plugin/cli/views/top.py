@@ -72,11 +72,11 @@ class Table:
 def table_of(answer: OverviewAnswer, state: TopState, now_s: float) -> Table:
     """Return the table that the state asks for."""
     everything = _table(answer, state.view, now_s)
-    rows = [one for one in everything.rows if _matches(one, everything.fields, state.filter)]
+    rows = [row for row in everything.rows if _matches(row, everything.fields, state.filter)]
     if state.sort is not None:
         if state.view == "tenants":
             # The order is no longer that of the tree.
-            rows = [one.model_copy(update={"depth": 0}) for one in rows]
+            rows = [row.model_copy(update={"depth": 0}) for row in rows]
         rows.sort(key=everything.fields[state.sort].order)
     if state.is_reversed:
         rows.reverse()
@@ -180,7 +180,7 @@ class Frame:
             "attention": answer.attention,
         }
         worst = min(
-            (one.severity for one in answer.attention), key=list(Severity).index, default=None
+            (item.severity for item in answer.attention), key=list(Severity).index, default=None
         )
         for nth, view in enumerate(VIEWS, start=1):
             style = "reverse" if view == self.state.view else ""
@@ -201,7 +201,7 @@ class Frame:
             yield from table_lines(columns, width, shown)
         else:
             fields = tuple(_marked(f, n == state.sort) for n, f in enumerate(table.fields))
-            columns = tuple(one.column(table.rows) for one in fields)
+            columns = tuple(field.column(table.rows) for field in fields)
             yield from table_lines(columns, width, shown, state.row)
         yield from below
 
@@ -231,7 +231,7 @@ class Frame:
         else:
             options = out.options.update(width=width, height=None)
             for segments in out.render_lines(present_why.screen(why), options, pad=False):
-                parts = ((one.text.rstrip("\n"), one.style or "") for one in segments)
+                parts = ((segment.text.rstrip("\n"), segment.style or "") for segment in segments)
                 yield Text.assemble(*((words(text), style) for text, style in parts))
 
     def _footer(self) -> Text:

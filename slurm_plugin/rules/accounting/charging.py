@@ -147,12 +147,12 @@ def _untyped(
     live = (job for job in jobs if job.state in LIVE and not job.is_doubtful)
     ended = (record for record in records if record.end_s is not None)
     several: Iterable[JobView | RunRecord] = (*live, *ended)
-    found = (
+    keys = (
         RunKey(tariff.cluster, one.job_id, one.start_s)
         for one in several
         if one.untyped_gpus and one.start_s is not None and one.partition in tariff.partitions
     )
-    return frozenset(found) - held.keys()
+    return frozenset(keys) - held.keys()
 
 
 def _live(tariff: Tariff, jobs: Iterable[JobView]) -> dict[RunKey, _ShownRun]:

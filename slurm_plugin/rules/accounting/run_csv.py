@@ -85,7 +85,7 @@ def run_line(row: StatementRow, now_s: int) -> RunLine:
 def runs_csv(rows: Iterable[StatementRow], now_s: int, *, header: bool = True) -> str:
     """One line per run, with the same names and integers as JSON."""
     shown = ({**vars(run_line(row, now_s)), "gres": gres_text(row.run.gres)} for row in rows)
-    return csv_text(shown, (one.name for one in fields(RunLine)), header=header)
+    return csv_text(shown, (field.name for field in fields(RunLine)), header=header)
 
 
 def run_seconds(row: StatementRow, now_s: int) -> int:

@@ -90,9 +90,10 @@ def moves(
     """
     found = tree_moves(policy, there, standings) if trees is None else trees
     changes = sorted(
-        (one for tree in found.values() for one in tree.changes), key=lambda one: one.order
+        (change for tree in found.values() for change in tree.changes),
+        key=lambda change: change.order,
     )
-    wanted = ((one.target, one.qos) for one in changes if one.target not in refused)
+    wanted = ((change.target, change.qos) for change in changes if change.target not in refused)
     return dict(islice(wanted, MOVES))
 
 

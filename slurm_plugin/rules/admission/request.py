@@ -96,7 +96,7 @@ def gpus_of(request: SubmitRequest, snapshot: Snapshot) -> tuple[GpuRequest, ...
 
     Raises InvalidInputError (SW-GRES).
     """
-    return tuple(GpuRequest(one.gpus.gres_type, one.count) for one in _parts(request, snapshot))
+    return tuple(GpuRequest(part.gpus.gres_type, part.count) for part in _parts(request, snapshot))
 
 
 def named_types(request: SubmitRequest) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ def named_types(request: SubmitRequest) -> tuple[str, ...]:
         parts = [one for _, text, _ in _texts(request) for one in _read(text)[0]]
     except InvalidInputError:
         return ()
-    return tuple(sorted({one.gres_type for one in parts if one.gres_type and not one.is_open}))
+    return tuple(sorted({part.gres_type for part in parts if part.gres_type and not part.is_open}))
 
 
 def gpu_type(name: str, snapshot: Snapshot) -> GpuType:
@@ -168,9 +168,12 @@ def _shared(name: str, text: str, snapshot: Snapshot) -> tuple[GpuRequest, ...]:
     shared = shared_gpus(text)
     if not shared:
         return ()
-    found = parse_shared(text) if shared in snapshot.shared else ()
-    unpriced = next((one.gres_type for one in found if one.gres_type not in snapshot.shared), None)
-    if not found or unpriced:
+    requests = parse_shared(text) if shared in snapshot.shared else ()
+    unpriced = next(
+        (request.gres_type for request in requests if request.gres_type not in snapshot.shared),
+        None,
+    )
+    if not requests or unpriced:
         raise InvalidInputError(
             Code.GRES,
             f"Shared GPUs ({unpriced or shared}) have no price here, so they can't be charged.",
@@ -182,7 +185,7 @@ def _shared(name: str, text: str, snapshot: Snapshot) -> tuple[GpuRequest, ...]:
             f"{shared} in {name}: parts of shared GPUs are counted by node.",
             f"Write --gres={shared}:N.",
         )
-    return found
+    return requests
 
 
 @lru_cache(maxsize=1024)
@@ -192,12 +195,12 @@ def _read(text: str) -> tuple[tuple[GpuRequest, ...], bool, str]:
     The result is cached because most jobs request what other jobs did.
     """
     gpus = parse_gpu_requests(text)
-    return gpus, any(one.is_open for one in gpus), counted(text)
+    return gpus, any(gpu.is_open for gpu in gpus), counted(text)
 
 
 def _check_open(text: str, gpus: tuple[GpuRequest, ...]) -> None:
     """Refuse two open types in one text."""
-    if sum(one.is_open for one in gpus) > 1:
+    if sum(gpu.is_open for gpu in gpus) > 1:
         raise InvalidInputError(
             Code.GRES,
             f"Slicewise can't choose the types of {text!r}.",
@@ -241,8 +244,8 @@ def _named(request: SubmitRequest) -> frozenset[str]:
     type in a text Slurm takes the larger one, not the sum.
     """
     texts = (parse_gpu_requests(text) for _, text, _ in _texts(request))
-    mixed = (gpus for gpus in texts if any(one.is_open for one in gpus))
-    return frozenset(one.gres_type or "" for gpus in mixed for one in gpus if not one.is_open)
+    mixed = (gpus for gpus in texts if any(gpu.is_open for gpu in gpus))
+    return frozenset(gpu.gres_type or "" for gpus in mixed for gpu in gpus if not gpu.is_open)
 
 
 def _untyped(count: int, snapshot: Snapshot) -> InvalidInputError:
@@ -301,7 +304,9 @@ def _cost(request: SubmitRequest, instances: Mapping[str, int], snapshot: Snapsh
     if not request.exclusive:
         return cost
     # An exclusive job gets whole nodes, and Slurm bills all of their GPUs.
-    least = min((one for one in snapshot.node_costs if one or not instances), default=0)
+    least = min(
+        (node_cost for node_cost in snapshot.node_costs if node_cost or not instances), default=0
+    )
     return max(cost, least * max(1, request.min_nodes or 1))
 
 

@@ -42,14 +42,14 @@ class BoundedTokens(Generic[T]):
 
     def find(self, key: bytes, now_s: float) -> T | None:
         """What the key stands for; None if that has ended or never was."""
-        found = self._by_key.get(key)
-        return found if found is not None and found.until_s > now_s else None
+        t = self._by_key.get(key)
+        return t if t is not None and t.until_s > now_s else None
 
     def take(self, key: bytes, now_s: float) -> T | None:
         """The same, once."""
-        found = self.find(key, now_s)
+        t = self.find(key, now_s)
         self.end(key)
-        return found
+        return t
 
     def end(self, key: bytes) -> None:
         """Let a key stand for nothing."""

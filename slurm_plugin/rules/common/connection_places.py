@@ -88,15 +88,15 @@ def _network(address: IPv4Address | IPv6Address, bits: int) -> str:
 
 def room_for(new: Guest, guests: Collection[Guest], bounds: ConnectionLimits) -> PlaceVerdict:
     """Decide whether ``new`` may stay beside ``guests``, and which of these is closed for it."""
-    own = [one for one in guests if one.origin.host == new.origin.host]
+    own = [guest for guest in guests if guest.origin.host == new.origin.host]
     if len(own) >= bounds.per_host:
         # Other users of the launcher's host must not be able to occupy the launcher's places.
         grace_s = 0.0 if new.is_launchers else bounds.grace_s
-        return _made_among([one for one in own if new.since_s - one.since_s >= grace_s])
+        return _made_among([guest for guest in own if new.since_s - guest.since_s >= grace_s])
     if new.is_launchers:
         return PlaceVerdict(fits=True)
-    others = [one for one in guests if not one.is_launchers]
-    near = [one for one in others if one.origin.prefix == new.origin.prefix]
+    others = [guest for guest in guests if not guest.is_launchers]
+    near = [guest for guest in others if guest.origin.prefix == new.origin.prefix]
     if len(near) >= bounds.per_prefix:
         return _made_among(near)
     if len(others) >= bounds.connections:
@@ -127,8 +127,8 @@ def idle_to_cut(
     """
     own = open_by_uid.get(uid, 0)
     return max(
-        (one for one in idle if open_by_uid.get(one.uid, 0) > own),
-        key=lambda one: (open_by_uid.get(one.uid, 0), -one.since_s),
+        (connection for connection in idle if open_by_uid.get(connection.uid, 0) > own),
+        key=lambda connection: (open_by_uid.get(connection.uid, 0), -connection.since_s),
         default=None,
     )
 
@@ -138,11 +138,11 @@ def _made_among(guests: Sequence[Guest]) -> PlaceVerdict:
 
     It is the longest silent one there.
     """
-    prefixes = Counter(one.origin.prefix for one in guests)
-    hosts = Counter(one.origin.host for one in guests)
+    prefixes = Counter(guest.origin.prefix for guest in guests)
+    hosts = Counter(guest.origin.host for guest in guests)
     cut = max(
-        (one for one in guests if one.is_silent),
-        key=lambda one: (prefixes[one.origin.prefix], hosts[one.origin.host], -one.since_s),
+        (guest for guest in guests if guest.is_silent),
+        key=lambda guest: (prefixes[guest.origin.prefix], hosts[guest.origin.host], -guest.since_s),
         default=None,
     )
     return PlaceVerdict(cut is not None, cut)

@@ -187,7 +187,7 @@ def _room(tenant: str, gres_type: str, now: Situation) -> TypeRoom:
     of_type = tuple(_guaranteed_type(tenant, gres_type, now))
     own_qos = _fewest((*all_qos, _guarantee(tenant, cost, now), *of_type))
     taken = own_qos.instances
-    left = (replace(one, instances=max(0, one.instances - taken)) for one in all_qos)
+    left = (replace(bound, instances=max(0, bound.instances - taken)) for bound in all_qos)
     unused = (
         now.standings[tenant].own_qos_limit_millislices - _guaranteed(tenant, now) - taken * cost
     )
@@ -269,7 +269,7 @@ def _instance_limits(name: str, gres_type: str, now: Situation) -> Iterator[Boun
     """
     quota, model = now.policy[name].quota, now.models.get(gres_type, "")
     tenants = subtree(now.policy, name)
-    held = sum(now.held.get(one, _NOTHING).instances.get(gres_type, 0) for one in tenants)
+    held = sum(now.held.get(tenant, _NOTHING).instances.get(gres_type, 0) for tenant in tenants)
     if (limit := quota.type_limits.get(gres_type)) is not None:
         words = f"{name} holds {held} of at most {limit} instances of {gres_type}"
         yield Bound(Cause.TYPE_LIMIT, max(0, limit - held), words)

@@ -129,9 +129,9 @@ def observed_report(
     modes: Counter[str] = Counter()
     for one in found.submissions:
         modes[one.mode] += one.submissions
-    wanted = sum(one.idle_wanted_millislice_s for one in found.quota)
+    wanted = sum(use.idle_wanted_millislice_s for use in found.quota)
     loans = tuple(_loans(found))
-    lent = sum(one.lent_millislice_s for one in loans)
+    lent = sum(loan.lent_millislice_s for loan in loans)
     refusals = tuple(_refusals(found.submissions))
     tenants = tuple(_tenants(found, used_millislice_s, policy))
     return ObservedReport(
@@ -173,16 +173,16 @@ def _days(found: Observations) -> frozenset[int]:
 
 def _refusals(submissions: tuple[Submissions, ...]) -> Iterator[ObservedRefusal]:
     count: Counter[tuple[str, str, str]] = Counter()
-    for one in submissions:
-        if one.code:
-            count[one.code, one.tenant, one.user] += one.submissions
+    for submission in submissions:
+        if submission.code:
+            count[submission.code, submission.tenant, submission.user] += submission.submissions
     for key, many in sorted(count.items(), key=lambda item: (-item[1], item[0])):
         yield ObservedRefusal(*key, many)
 
 
 def _types(submissions: tuple[Submissions, ...]) -> Iterator[ObservedType]:
-    for name in sorted({one.gpu_type for one in submissions}):
-        ours = [one for one in submissions if one.gpu_type == name]
+    for name in sorted({submission.gpu_type for submission in submissions}):
+        ours = [submission for submission in submissions if submission.gpu_type == name]
         yield ObservedType(
             name,
             submissions=sum(one.submissions for one in ours),
@@ -193,25 +193,27 @@ def _types(submissions: tuple[Submissions, ...]) -> Iterator[ObservedType]:
 
 
 def _loans(found: Observations) -> Iterator[ObservedLoan]:
-    for lender, borrower in sorted({(one.lender, one.borrower) for one in found.loans}):
-        ours = [one for one in found.loans if (one.lender, one.borrower) == (lender, borrower)]
+    for lender, borrower in sorted({(loan.lender, loan.borrower) for loan in found.loans}):
+        ours = [loan for loan in found.loans if (loan.lender, loan.borrower) == (lender, borrower)]
         yield ObservedLoan(
             *(lender, borrower),
-            lent_millislice_s=sum(one.lent_millislice_s for one in ours),
-            recalls=sum(one.recalls for one in ours),
-            recalled_millislices=sum(one.recalled_millislices for one in ours),
+            lent_millislice_s=sum(between.lent_millislice_s for between in ours),
+            recalls=sum(between.recalls for between in ours),
+            recalled_millislices=sum(between.recalled_millislices for between in ours),
         )
 
 
 def _tenants(
     found: Observations, used: Mapping[str, int], policy: Policy
 ) -> Iterator[ObservedTenant]:
-    seen = {one.tenant for one in found.submissions} | {one.tenant for one in found.quota}
+    seen = {submission.tenant for submission in found.submissions} | {
+        use.tenant for use in found.quota
+    }
     for name in sorted(seen | used.keys() | policy.keys()):
-        ours = [one for one in found.submissions if one.tenant == name]
-        quota = [one for one in found.quota if one.tenant == name]
-        lent = [one for one in found.loans if one.lender == name]
-        borrowed = [one for one in found.loans if one.borrower == name]
+        ours = [submission for submission in found.submissions if submission.tenant == name]
+        quota = [use for use in found.quota if use.tenant == name]
+        lent = [loan for loan in found.loans if loan.lender == name]
+        borrowed = [loan for loan in found.loans if loan.borrower == name]
         yield ObservedTenant(
             name,
             has_quota=name in policy,
@@ -221,11 +223,11 @@ def _tenants(
             moved_type=sum(one.moved_type for one in ours),
             on_borrowed=sum(one.submissions for one in ours if one.is_borrowed),
             used_millislice_s=used.get(name, 0),
-            guaranteed_millislice_s=sum(one.guaranteed_millislice_s for one in quota),
-            wanted_beyond_millislice_s=sum(one.wanted_millislice_s for one in quota),
-            lent_millislice_s=sum(one.lent_millislice_s for one in lent),
-            borrowed_millislice_s=sum(one.lent_millislice_s for one in borrowed),
-            recalled_millislices=sum(one.recalled_millislices for one in borrowed),
+            guaranteed_millislice_s=sum(use.guaranteed_millislice_s for use in quota),
+            wanted_beyond_millislice_s=sum(use.wanted_millislice_s for use in quota),
+            lent_millislice_s=sum(between.lent_millislice_s for between in lent),
+            borrowed_millislice_s=sum(between.lent_millislice_s for between in borrowed),
+            recalled_millislices=sum(between.recalled_millislices for between in borrowed),
         )
 
 
@@ -236,18 +238,18 @@ def _hints(
     wanted: int,
     lent: int,
 ) -> Iterator[str]:
-    if not any(one.submissions for one in tenants):
+    if not any(tenant.submissions for tenant in tenants):
         yield (
             "No submission for GPUs was recorded. Whether slicewise.lua asks:"
             " slicewise admission status"
         )
     without = Counter[str]()
     codes = Counter[str]()
-    for one in refusals:
-        if one.code == _NO_QUOTA:
-            without[one.tenant] += one.submissions
+    for refusal in refusals:
+        if refusal.code == _NO_QUOTA:
+            without[refusal.tenant] += refusal.submissions
         else:
-            codes[one.code] += one.submissions
+            codes[refusal.code] += refusal.submissions
     for name, many in without.most_common(_MOST_HINTS):
         yield f"{name} has no quota ({many} refused): slicewise tenant-quota set {name} --nominal N"
     if (left := len(without) - _MOST_HINTS) > 0:

@@ -80,9 +80,11 @@ class PlannedChange:
     def changed_tenants(self) -> list[TenantPlan]:
         """Tenants that the file names or that change otherwise, and the tenants above them."""
         every, policy = self.plan.tenants, self.plan.after.policy
-        changed = {one.tenant for one in every if one.before != one.after} | self.named
+        changed = {
+            tenant_plan.tenant for tenant_plan in every if tenant_plan.before != tenant_plan.after
+        } | self.named
         above = {other for name in changed & policy.keys() for other in ancestors(policy, name)}
-        return [one for one in every if one.tenant in changed | above]
+        return [tenant_plan for tenant_plan in every if tenant_plan.tenant in changed | above]
 
     @property
     def hidden(self) -> list[str]:
@@ -115,7 +117,7 @@ def planned_change(
     policy, now_s = inputs.ledger_view.tenants, inputs.ledger_view.now_s
     updates = in_order(policy, _placed(updates, policy, accounts, faults))
     updates, after = _changed(policy, updates, faults)
-    named = (one.tenant for one in updates)
+    named = (update.tenant for update in updates)
     faults.check([change_words(name, policy.get(name), after.get(name)) for name in named])
     plan = quota_plan(inputs, after, _periods(after, now_s, zone))
     return PlannedChange(
@@ -128,9 +130,9 @@ def planned_change(
         instances=instances_of(inputs.slurm_view.nodes, inputs.rules.partitions),
         accounts=accounts,
         ended_windows=tuple(
-            one.window_id
-            for one in inputs.ledger_view.windows
-            if one.tenant in policy.keys() - after.keys()
+            window.window_id
+            for window in inputs.ledger_view.windows
+            if window.tenant in policy.keys() - after.keys()
         ),
     )
 

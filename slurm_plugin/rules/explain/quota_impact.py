@@ -48,7 +48,7 @@ def impacts(inputs: World, plan: QuotaPlan, period_ends_s: Mapping[str, int]) ->
     """
     above_guaranteed = tuple(_above_guaranteed(inputs, plan))
     called_back = tuple(_called_back(inputs, plan))
-    told = {one.tenant for one in (*above_guaranteed, *called_back)}
+    told = {impact.tenant for impact in (*above_guaranteed, *called_back)}
     return (
         *_removed(inputs, plan),
         *_overcommitted(inputs, plan),
@@ -355,11 +355,11 @@ def _room(side: Side) -> Mapping[str, int]:
 def _newest(inputs: World) -> list[ServiceView]:
     """The newest generation of each service that is not ordered to end, the oldest first."""
     newest = {
-        (one.tenant, one.name): one
-        for one in inputs.slurm_view.services
-        if one.order.delete_s is None
+        (service.tenant, service.name): service
+        for service in inputs.slurm_view.services
+        if service.order.delete_s is None
     }
-    return sorted(newest.values(), key=lambda one: one.submit_s)
+    return sorted(newest.values(), key=lambda service: service.submit_s)
 
 
 def _least(service: ServiceView) -> int:

@@ -197,7 +197,7 @@ def quota_plan(inputs: World, tenants: Policy, period_starts_s: Mapping[str, int
         before=before,
         after=after,
         allowed=lent.allowed(),
-        asked=frozenset(one.borrower for one in then.recalls),
+        asked=frozenset(recall.borrower for recall in then.recalls),
         going={
             job_id: why
             for (job_id, start_s), why in then.reclaim.victims.items()
@@ -295,7 +295,7 @@ def _tenants(before: Side, after: Side) -> Iterator[TenantPlan]:
 
 def _changed_loans(before: Iterable[Loan], after: Iterable[Loan]) -> Iterator[LoanPlan]:
     was, now = (
-        {(one.lender, one.borrower): int(one.amount_millislices) for one in loans}
+        {(loan.lender, loan.borrower): int(loan.amount_millislices) for loan in loans}
         for loans in (before, after)
     )
     for lender, borrower in sorted(was.keys() | now.keys()):

@@ -125,7 +125,7 @@ def shortage(job: JobView, cause: Cause, sight: WhyInput) -> Shortage | None:
 
 def recalls_of(lender: str, sight: WhyInput) -> tuple[Recall, ...]:
     """The recalls of a lender: what it takes back of what it has lent."""
-    return tuple(one for one in sight.recalls if one.lender == lender)
+    return tuple(recall for recall in sight.recalls if recall.lender == lender)
 
 
 def back_s(short: Shortage, now_s: int) -> int | None:

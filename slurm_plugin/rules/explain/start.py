@@ -81,7 +81,7 @@ def no_estimate(reason: Reason) -> StartEstimate:
 def _later(plan: StartEstimate | None, ours: StartEstimate) -> StartEstimate:
     if plan is None or plan.at_s is None or ours.at_s is None:
         return ours
-    return max(ours, plan, key=lambda one: one.at_s or 0)
+    return max(ours, plan, key=lambda estimate: estimate.at_s or 0)
 
 
 def start_by_budget(payer: str, resets_s: int | None) -> StartEstimate:
@@ -102,7 +102,7 @@ def _by_recalls(
     if reason.cause not in QUOTA or short is None:
         return None
     missing = short.missing
-    for one in sorted(recalls_of(holder_of(job), sight), key=lambda one: one.called_s):
+    for one in sorted(recalls_of(holder_of(job), sight), key=lambda recall: recall.called_s):
         missing -= one.amount_millislices
         if missing <= 0:
             at_s = max(sight.now_s, one.called_s + sight.grace_s)

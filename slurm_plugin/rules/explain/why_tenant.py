@@ -20,21 +20,21 @@ from slicewise.slurm_plugin.rules.quota.types import MAX_NOMINAL_MILLISLICES
 
 def why_tenant(tenant: str, sight: WhyInput) -> WhyAnswer:
     """Explain a tenant of the policy; the tenants below it appear as a sum."""
-    found = explain(tenant, sight.situation)
+    explanation = explain(tenant, sight.situation)
     waiting = [job for job in _waiting(sight) if holder_of(job) == tenant]
     count = _count(waiting)
-    held = slices_text(found.in_use_millislices)
-    limit = slices_words(found.standing.limit_millislices)
+    held = slices_text(explanation.in_use_millislices)
+    limit = slices_words(explanation.standing.limit_millislices)
     return WhyAnswer(
         about=tenant,
         headline=f"{tenant} holds {held} of {limit}; {_wait(count)}.",
-        sentences=tuple(_sentences(found, _by_calendar(tenant, sight))),
+        sentences=tuple(_sentences(explanation, _by_calendar(tenant, sight))),
         tables=tuple(
             table
             for table in (
-                WhyTable(heading="Holding now", rows=_holding(tenant, found, sight)),
+                WhyTable(heading="Holding now", rows=_holding(tenant, explanation, sight)),
                 WhyTable(heading="Waiting", rows=group_rows(waiting, sight)),
-                WhyTable(heading="May start now", rows=tuple(map(_room, found.types))),
+                WhyTable(heading="May start now", rows=tuple(map(_room, explanation.types))),
             )
             if table.rows
         ),

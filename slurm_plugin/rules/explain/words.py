@@ -80,9 +80,9 @@ def recall_words(job: JobView, reason: Reason, sight: WhyInput) -> Iterable[str]
     """Which borrowers give quota back to the job's tenant, and by when."""
     recalls = recalls_of(holder_of(job), sight) if reason.cause in QUOTA else ()
     if recalls:
-        slices = slices_words(sum(one.amount_millislices for one in recalls))
-        borrowers = ", ".join(sorted({one.borrower for one in recalls}))
-        left_s = max(one.called_s for one in recalls) + sight.grace_s - sight.now_s
+        slices = slices_words(sum(recall.amount_millislices for recall in recalls))
+        borrowers = ", ".join(sorted({recall.borrower for recall in recalls}))
+        left_s = max(recall.called_s for recall in recalls) + sight.grace_s - sight.now_s
         at_latest = f"in {span_text(max(0, left_s))} at the latest"
         yield f"{holder_of(job)} gets {slices} back from {borrowers}, {at_latest}."
 

@@ -115,7 +115,7 @@ def runs_of(there: JobsByHolder, may_take: Mapping[tuple[str, str], int]) -> Run
 
     Waiting jobs without a time limit are left out, as no budget lets them start.
     """
-    waiting = [one for queue in there.queues.values() for one in _first_runs(queue)]
+    waiting = [first_run for queue in there.queues.values() for first_run in _first_runs(queue)]
     waiting.sort(key=_IN_ORDER)
     return Runs(may_take, tuple([run for _, run in waiting]))
 
@@ -270,10 +270,10 @@ def _short_of(
     ``above`` are the tenants on each one's way up to the top of its tree.
     """
     needs, unclear = Counter[str](), set[str]()
-    for one in claims:
-        for tenant, minutes in one.minutes.items():
+    for claim in claims:
+        for tenant, minutes in claim.minutes.items():
             needs.update(dict.fromkeys(budgets.get(tenant, ()), minutes))
-        unclear.update(*(budgets.get(tenant, ()) for tenant in one.unclear))
+        unclear.update(*(budgets.get(tenant, ()) for tenant in claim.unclear))
     lacking = unclear | {name for name, need in needs.items() if need > left[name]}
     tops = {above[name][-1] for name in lacking}
     return frozenset(name for name, of in above.items() if of[-1] in tops)

@@ -67,8 +67,8 @@ def stages(
     refuses a default QOS to which a user, or an account below, has no access because of a list of
     its own. So such lists gain QOS before defaults change, and lose QOS after.
     """
-    parts = [part for one in differences for part in _parts(one)]
-    shrinking = {_entity(one) for one in parts if shrinks(one)}
+    parts = [part for difference in differences for part in _parts(difference)]
+    shrinking = {_entity(part) for part in parts if shrinks(part)}
     stage_of: dict[int, list[Difference]] = {}
     for one in parts:
         stage_of.setdefault(_stage(one, shrinking, found), []).append(one)
@@ -126,8 +126,10 @@ def stages_back(differences: Sequence[Difference], found: SlurmLimits) -> tuple[
     QOS while the account would inherit a default that its own list does not have.
     """
     levels: dict[int, list[Difference]] = {}
-    for one in differences:
-        levels.setdefault(0 if one.user else _depth(one, found), []).append(one)
+    for difference in differences:
+        levels.setdefault(0 if difference.user else _depth(difference, found), []).append(
+            difference
+        )
     return tuple(_modified(levels[depth], found) for depth in sorted(levels))
 
 

@@ -63,9 +63,11 @@ def out_of_band(
     Lists of QOS are left out, as they change with the accounts above and are not remembered.
     """
     return tuple(
-        OutOfBandChange(one.key, _set_by_us(known[one.key])[-1], one.now)
-        for one in differences
-        if _is_remembered(one) and one.key in known and one.now not in _set_by_us(known[one.key])
+        OutOfBandChange(difference.key, _set_by_us(known[difference.key])[-1], difference.now)
+        for difference in differences
+        if _is_remembered(difference)
+        and difference.key in known
+        and difference.now not in _set_by_us(known[difference.key])
     )
 
 
@@ -75,7 +77,7 @@ def noted(changes: Iterable[OutOfBandChange], known: KnownLimits) -> KnownLimits
     Slurm's value becomes the last one, so that a change is reported and adopted only once, however
     often it is seen until the limits change.
     """
-    return {one.key: KnownLimit(known[one.key].before, one.now) for one in changes}
+    return {change.key: KnownLimit(known[change.key].before, change.now) for change in changes}
 
 
 def adopted_nominal(change: OutOfBandChange, nominal: int, billing: BillingUnit) -> int | None:
@@ -93,7 +95,9 @@ def to_remember(
     settings: Settings, differences: Iterable[Difference], found: SlurmLimits, known: KnownLimits
 ) -> KnownLimits:
     """Return what the ledger must remember before the differences are applied; {} if it does."""
-    pending = {one.key: one for one in differences if _is_remembered(one)}
+    pending = {
+        difference.key: difference for difference in differences if _is_remembered(difference)
+    }
     due = {}
     for key in settings:
         if key.field.startswith(_LIMITS):
@@ -201,7 +205,11 @@ def way_back(
             (DEFAULT_QOS, _listed([row.own_default_qos]), ""),
         )
     )
-    return tuple(one for one in (*limits, *defaults, *accounts, *users) if one.now != one.wanted)
+    return tuple(
+        difference
+        for difference in (*limits, *defaults, *accounts, *users)
+        if difference.now != difference.wanted
+    )
 
 
 def _goes_back(key: LimitKey, found: SlurmLimits) -> bool:
@@ -225,10 +233,14 @@ def remember_way_back(differences: Iterable[Difference], known: KnownLimits) -> 
         if key.entity == "qos":
             of_qos.setdefault(key.name, []).append(key)
     due = {
-        key: _remembered(known[key], one.now, one)
-        for one in differences
-        for key in (of_qos.get(one.key.name, ()) if one.key.field == NAME else (one.key,))
-        if not one.user and key in known
+        key: _remembered(known[key], difference.now, difference)
+        for difference in differences
+        for key in (
+            of_qos.get(difference.key.name, ())
+            if difference.key.field == NAME
+            else (difference.key,)
+        )
+        if not difference.user and key in known
     }
     return {key: limit for key, limit in due.items() if known[key] != limit}
 

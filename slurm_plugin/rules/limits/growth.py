@@ -24,12 +24,20 @@ from slicewise.slurm_plugin.rules.quota.types import LimitKey, Loan, Policy
 
 def shrinking(differences: Iterable[Difference], found: SlurmLimits) -> tuple[Difference, ...]:
     """Return the limits of QOS that shall shrink."""
-    return tuple(one for one in differences if _is_limit(one) and not _grows(one, found))
+    return tuple(
+        difference
+        for difference in differences
+        if _is_limit(difference) and not _grows(difference, found)
+    )
 
 
 def growing(differences: Iterable[Difference], found: SlurmLimits) -> tuple[Difference, ...]:
     """Return the limits of QOS that shall grow; those of QOS that don't exist yet grow from 0."""
-    return tuple(one for one in differences if _is_limit(one) and _grows(one, found))
+    return tuple(
+        difference
+        for difference in differences
+        if _is_limit(difference) and _grows(difference, found)
+    )
 
 
 def without(
@@ -40,9 +48,9 @@ def without(
     A QOS that does not exist yet gets 0 for such a limit.
     """
     return tuple(
-        replace(one, wanted="0") if one in waits else one
-        for one in differences
-        if one not in waits or one.key.name not in found.qos
+        replace(difference, wanted="0") if difference in waits else difference
+        for difference in differences
+        if difference not in waits or difference.key.name not in found.qos
     )
 
 
@@ -95,11 +103,11 @@ def unfunded(
     tenants right above and below. Other QOS must wait if together they would grow by more than what
     is ``free`` of the cluster, in Slurm's billing; None means not known, and keeps none waiting.
     """
-    names = {one.key.name for one in stuck if one.key.field == BILLING}
+    names = {difference.key.name for difference in stuck if difference.key.field == BILLING}
     if not names:
         return frozenset()
     waits = set(_heirs(names, policy, tuple(loans)))
-    for one in sorted(grow, key=lambda one: one.key):
+    for one in sorted(grow, key=lambda difference: difference.key):
         amount = int(one.wanted or 0) - int(one.now or 0)
         if one.key.name in waits or one.key.field != BILLING:
             continue
@@ -115,7 +123,7 @@ def overdrawn(stuck: Iterable[Difference], draws: Mapping[str, Sequence[str]]) -
 
     ``draws`` has the budgets that bind each QOS.
     """
-    parts = (one.key.name for one in stuck if one.key.field == RUN_MINUTES)
+    parts = (difference.key.name for difference in stuck if difference.key.field == RUN_MINUTES)
     short = {budget for name in parts for budget in draws.get(name, ())}
     return frozenset(name for name, budgets in draws.items() if short.intersection(budgets))
 
@@ -124,7 +132,7 @@ def _heirs(stuck: set[str], policy: Policy, loans: tuple[Loan, ...]) -> Iterator
     for tenant in policy:
         yield from (name for name, other in _pairs(tenant) if other in stuck)
         if qos_name(tenant) in stuck:
-            yield from (borrowed_qos(one.borrower) for one in loans if one.lender == tenant)
+            yield from (borrowed_qos(loan.borrower) for loan in loans if loan.lender == tenant)
             yield from map(qos_name, (*children(policy, tenant), parent(policy, tenant)))
 
 

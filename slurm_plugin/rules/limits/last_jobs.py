@@ -219,8 +219,10 @@ def last_jobs(
         _stuck(after, limits, need),
     )
     own = sorted(due.slices.keys() & has.keys() & rest.staying)
-    grown = tuple(one for name in own for one in _differences(name, has[name], limits[name]))
-    changing = {one.key for one in grown}
+    grown = tuple(
+        difference for name in own for difference in _differences(name, has[name], limits[name])
+    )
+    changing = {difference.key for difference in grown}
     ended = (
         Difference(key, str(now), "", "all of its tenant's jobs run in it")
         for name in own

@@ -32,7 +32,7 @@ def unnamed_findings(left_out: Iterable[Difference]) -> tuple[Finding, ...]:
 
     It is one finding with some of the names, written as Python literals.
     """
-    names = sorted({one.user or one.key.name for one in left_out})
+    names = sorted({difference.user or difference.key.name for difference in left_out})
     if not names:
         return ()
     shown = ", ".join(ascii(name[:_LONGEST_NAME]) for name in names[:_SHOWN_NAMES])
@@ -154,7 +154,11 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
         }
     )
     places = {name: row.parent for name, row in found.accounts.items()}
-    moved = [one for one in differences(allowed.policy, places) if one.kind == "moved"]
+    moved = [
+        difference
+        for difference in differences(allowed.policy, places)
+        if difference.kind == "moved"
+    ]
     return (
         *(_absent(name, found.cluster) for name in absent),
         *(
@@ -167,7 +171,7 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
             for name in sorted(allowed.policy)
             if not can_have_qos(name)
         ),
-        *(_moved(one, found.cluster) for one in moved),
+        *(_moved(difference, found.cluster) for difference in moved),
         *(
             error(
                 Code.LIMITS_PASSED,

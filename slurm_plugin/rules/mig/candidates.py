@@ -92,7 +92,9 @@ class LayoutChange:
     def moves(self) -> Mapping[str, int]:
         """Number of replicas that need a free instance elsewhere, by profile."""
         return Counter(
-            one.placement.profile for one in self.destroyed if isinstance(one.holder, ReplicaHolder)
+            instance_state.placement.profile
+            for instance_state in self.destroyed
+            if isinstance(instance_state.holder, ReplicaHolder)
         )
 
     @cached_property
@@ -106,28 +108,34 @@ class LayoutChange:
     @cached_property
     def more_in_reach(self) -> Mapping[str, int]:
         """The same of instances that are free or on loan: what jobs within guarantees may get."""
-        return self._more(Counter(one.placement.profile for one in self.destroyed))
+        return self._more(
+            Counter(instance_state.placement.profile for instance_state in self.destroyed)
+        )
 
     def _more(self, gone: Mapping[str, int]) -> Mapping[str, int]:
-        more = Counter(one.profile for one in self.created)
+        more = Counter(placement.profile for placement in self.created)
         more.subtract(gone)
         return {profile: count for profile, count in more.items() if count}
 
     @cached_property
     def ends(self) -> int:
         """Number of instances whose jobs on loan end for it."""
-        return sum(one.on_loan_s is not None for one in self.destroyed)
+        return sum(instance_state.on_loan_s is not None for instance_state in self.destroyed)
 
     @cached_property
     def fewer(self) -> Mapping[str, int]:
         """How many fewer instances exist afterwards, held or free, by profile."""
-        gone = Counter(one.placement.profile for one in self.destroyed)
-        return gone - Counter(one.profile for one in self.created)
+        gone = Counter(instance_state.placement.profile for instance_state in self.destroyed)
+        return gone - Counter(placement.profile for placement in self.created)
 
     @cached_property
     def spent(self) -> Mapping[str, int]:
         """Free instances that are gone before the first new one exists, by profile."""
-        return Counter(one.placement.profile for one in self.destroyed if one.on_loan_s is None)
+        return Counter(
+            instance_state.placement.profile
+            for instance_state in self.destroyed
+            if instance_state.on_loan_s is None
+        )
 
 
 def changes(
@@ -141,7 +149,7 @@ def changes(
 
     Jobs stay, except those on loan that may be ended.
     """
-    there = {one.placement: one for one in gpu.instances}
+    there = {instance.placement: instance for instance in gpu.instances}
     if not found.is_legal(there):
         return
     fixed = {
@@ -150,21 +158,24 @@ def changes(
         if isinstance(instance.holder, JobHolder) and instance.on_loan_s is None
     }
     open_places = [
-        one
-        for one in found.placements
-        if one.profile in wanted and one not in there and fixed.isdisjoint(found.conflicts[one])
+        key
+        for key in found.placements
+        if key.profile in wanted and key not in there and fixed.isdisjoint(found.conflicts[key])
     ]
     for created in _sets(found, open_places):
-        in_the_way = {one for new in created for one in found.conflicts[new] if one in there}
+        in_the_way = {
+            placement for new in created for placement in found.conflicts[new] if placement in there
+        }
         if found.is_legal((*(there.keys() - in_the_way), *created)):
-            destroyed = tuple(there[one] for one in sorted(in_the_way))
+            destroyed = tuple(there[placement] for placement in sorted(in_the_way))
             yield LayoutChange(
                 destroyed,
                 created,
                 _drained(destroyed, created, costs_millislices, repartition_s),
                 sum(
-                    costs_millislices[one.placement.profile] * (one.on_loan_s or 0)
-                    for one in destroyed
+                    costs_millislices[instance_state.placement.profile]
+                    * (instance_state.on_loan_s or 0)
+                    for instance_state in destroyed
                 ),
             )
 
@@ -189,11 +200,11 @@ def _drained(
     costs_millislices: Mapping[str, int],
     repartition_s: int,
 ) -> int:
-    gone = sum(costs_millislices[one.placement.profile] for one in destroyed)
-    new = sum(costs_millislices[one.profile] for one in created)
+    gone = sum(costs_millislices[instance_state.placement.profile] for instance_state in destroyed)
+    new = sum(costs_millislices[placement.profile] for placement in created)
     twice = sum(
-        costs_millislices[one.placement.profile] * one.holder.move_s
-        for one in destroyed
-        if isinstance(one.holder, ReplicaHolder)
+        costs_millislices[instance_state.placement.profile] * instance_state.holder.move_s
+        for instance_state in destroyed
+        if isinstance(instance_state.holder, ReplicaHolder)
     )
     return max(gone, new) * repartition_s + twice

@@ -38,10 +38,13 @@ def planned(step: GpuPlan, instances: Collection[Placement]) -> PlannedRepartiti
 
 def layout_of(inventory: Inventory, gpu_uuid: str) -> tuple[Placement, ...]:
     """The instances of that GPU, by start; () also if the GPU is lost."""
-    found = (
-        one.placement for gpu in inventory.gpus if gpu.uuid == gpu_uuid for one in gpu.instances
+    placements = (
+        instance.placement
+        for gpu in inventory.gpus
+        if gpu.uuid == gpu_uuid
+        for instance in gpu.instances
     )
-    return tuple(sorted(found, key=_by_start))
+    return tuple(sorted(placements, key=_by_start))
 
 
 def _by_start(placement: Placement) -> int:
@@ -69,7 +72,10 @@ def with_gpu(inventory: Inventory, gpu: Gpu) -> Inventory:
 def only(inventory: Inventory, gpu_uuid: str, layout: Collection[Placement]) -> Inventory:
     """The inventory reduced to that GPU and its instances that are in the layout."""
     gpus = (
-        replace(gpu, instances=tuple(one for one in gpu.instances if one.placement in layout))
+        replace(
+            gpu,
+            instances=tuple(instance for instance in gpu.instances if instance.placement in layout),
+        )
         for gpu in inventory.gpus
         if gpu.uuid == gpu_uuid
     )
@@ -77,8 +83,10 @@ def only(inventory: Inventory, gpu_uuid: str, layout: Collection[Placement]) -> 
 
 
 def _instances(gpu: Gpu, layout: Collection[Placement]) -> tuple[Instance, ...]:
-    there = {one.placement: one for one in gpu.instances}
-    return tuple(there.get(one) or _unmade(one) for one in sorted(layout, key=_by_start))
+    there = {instance.placement: instance for instance in gpu.instances}
+    return tuple(
+        there.get(placement) or _unmade(placement) for placement in sorted(layout, key=_by_start)
+    )
 
 
 def _unmade(placement: Placement) -> Instance:
@@ -89,7 +97,7 @@ def _unmade(placement: Placement) -> Instance:
 
 def indices_of(positions: Sequence[Device | None], devices: Collection[Device]) -> frozenset[int]:
     """Slurm's indices of these devices on their node."""
-    files = {one.files for one in devices}
+    files = {device.files for device in devices}
     return frozenset(
         index for index, one in enumerate(positions) if one is not None and one.files in files
     )
@@ -117,7 +125,7 @@ def differences(node: NodeView | None, positions: Sequence[Device | None]) -> It
         return
     if words := unfit(node):
         yield words
-    wanted = Counter(one.gres_type for one in positions if one is not None)
+    wanted = Counter(position.gres_type for position in positions if position is not None)
     has = {name: count for name, count in node.gpus.items() if count and not is_pad(name)}
     if has != wanted:
         yield f"Slurm has {_counts(has)}, not {_counts(wanted)}"
@@ -129,14 +137,14 @@ def _counts(by_type: Mapping[str, int]) -> str:
 
 def change_text(before: Sequence[Placement], after: Sequence[Placement]) -> str:
     """Text of a change: what is destroyed and what is created, as ``2 1g.10gb to 2g.20gb@0``."""
-    gone = [one for one in before if one not in after]
-    new = [one for one in after if one not in before]
+    gone = [placement for placement in before if placement not in after]
+    new = [placement for placement in after if placement not in before]
     return f"{_counted(gone) or 'free slices'} to {_counted(new) or 'free slices'}"
 
 
 def _counted(placements: Sequence[Placement]) -> str:
     """Placements as text: the number of several of one profile; the place of a single one."""
-    counts = Counter(one.profile for one in sorted(placements, key=_by_start))
-    alone = {one.profile: placements_text([one]) for one in placements}
+    counts = Counter(placement.profile for placement in sorted(placements, key=_by_start))
+    alone = {placement.profile: placements_text([placement]) for placement in placements}
     said = (f"{n} {name}" if n > 1 else alone[name] for name, n in counts.items())
     return ", ".join(said)

@@ -72,15 +72,15 @@ def demand(
     """
     mine = [
         InstanceRequest(
-            profiles[one.gres_type],
-            one.waited_s,
-            is_guaranteed=one.is_guaranteed,
-            is_owed=one.is_owed,
+            profiles[awaited.gres_type],
+            awaited.waited_s,
+            is_guaranteed=awaited.is_guaranteed,
+            is_owed=awaited.is_owed,
         )
-        for one in waiting
-        if one.gres_type in profiles
+        for awaited in waiting
+        if awaited.gres_type in profiles
     ]
-    count = Counter(one.profile for one in mine)
+    count = Counter(request.profile for request in mine)
     expected = {
         profile: in_use.get(kind, 0.0) + count[profile] - elsewhere.get(kind, 0)
         for kind, profile in profiles.items()

@@ -60,7 +60,7 @@ def cuts_due(found: SitePlanInput) -> DueRepartitions:
     for are created. If it has none for these either, another change is planned.
     """
     orders = _Orders(found)
-    now = tuple(due for one in found.boards.values() for due in _of_board(found, one, orders))
+    now = tuple(due for board in found.boards.values() for due in _of_board(found, board, orders))
     return DueRepartitions(now, orders.barred())
 
 
@@ -70,13 +70,16 @@ def _of_board(
     def can_be(changes: Sequence[GpuChange]) -> bool:
         repartitions = [
             _repartition(
-                gpu.name, (one.placement for one in change.destroyed), change.created, of.types
+                gpu.name,
+                (instance_state.placement for instance_state in change.destroyed),
+                change.created,
+                of.types,
             )
             for gpu, change in changes
         ]
         return orders.try_also(changes[-1][0].node, repartitions)
 
-    orders.awaited |= {of.types[one.profile] for one in of.demand.waiting}
+    orders.awaited |= {of.types[request.profile] for request in of.demand.waiting}
     for step in plan(of.board, of.gpus, of.demand, of.terms, can_be):
         # What is asked for may lack an order, too, if an earlier step has filled its GPU.
         for created in dict.fromkeys((step.create, step.asked)):
@@ -93,7 +96,9 @@ def _repartition(
     created: Sequence[Placement],
     types: Mapping[str, str],
 ) -> GpuRepartition:
-    return GpuRepartition(gpu, tuple(destroyed), tuple(types[one.profile] for one in created))
+    return GpuRepartition(
+        gpu, tuple(destroyed), tuple(types[placement.profile] for placement in created)
+    )
 
 
 class _Orders:
@@ -118,7 +123,12 @@ class _Orders:
         return can
 
     def barred(self) -> Mapping[str, tuple[str, ...]]:
-        made = {kind for those in self.decided.values() for one in those for kind in one.created}
+        made = {
+            kind
+            for those in self.decided.values()
+            for repartition in those
+            for kind in repartition.created
+        }
         kinds = (self._refused.keys() & self.awaited) - made
         return {kind: tuple(sorted(self._refused[kind])) for kind in sorted(kinds)}
 
@@ -146,9 +156,13 @@ def has_order(look: NodeLook, repartitions: Sequence[GpuRepartition]) -> bool:
     before = look.positions
     if isinstance(before, str):
         return False
-    gone = {device for one in repartitions for device in _devices(look, one.gpu, one.destroyed)}
-    stays = [one for one in before if one is not None and one not in gone]
-    created = Counter(kind for one in repartitions for kind in one.created)
+    gone = {
+        device
+        for repartition in repartitions
+        for device in _devices(look, repartition.gpu, repartition.destroyed)
+    }
+    stays = [device for device in before if device is not None and device not in gone]
+    created = Counter(kind for repartition in repartitions for kind in repartition.created)
     new = [
         Device(kind, (f"created {number}",))
         for kind, count in created.items()

@@ -89,7 +89,9 @@ def past(
             ago_s[gpu] = max(0, int(now_s - one.ended_s))
             if one.state is not RepartitionState.DONE:
                 in_vain.add(gpu)
-    return Past({one.gpu: one for one in unfinished}, ago_s, frozenset(in_vain))
+    return Past(
+        {repartition.gpu: repartition for repartition in unfinished}, ago_s, frozenset(in_vain)
+    )
 
 
 def lines_by_node(text: str) -> Mapping[str, str]:
@@ -137,7 +139,7 @@ def _obstacles(look: NodeLook) -> Iterator[str]:
                 f"Slurm has {len(positions)} devices for it, not {most}: add pads with slicewise"
                 " node gres"
             )
-        if {one for those in look.devices.values() for one in those} != look.indices.keys():
+        if {device for those in look.devices.values() for device in those} != look.indices.keys():
             yield "its GPUs are not cut as gres.conf says: slicewise repartition survey, node gres"
 
 
@@ -203,7 +205,7 @@ def with_last_ones(found: Sequence[GpuState], elsewhere: Collection[str]) -> tup
     If no node has a type any more, Slurm holds its waiting jobs for good, and refuses new ones.
     """
     last: dict[str, tuple[str, Placement]] = {}
-    there = [(gpu.name, one) for gpu in found if not gpu.in_work for one in gpu.instances]
+    there = [(gpu.name, instance) for gpu in found if not gpu.in_work for instance in gpu.instances]
     for name, one in sorted(there, key=lambda pair: _rank(pair[1])):
         last.setdefault(one.placement.profile, (name, one.placement))
     fixed = {place for profile, place in last.items() if profile not in elsewhere}
@@ -212,7 +214,8 @@ def with_last_ones(found: Sequence[GpuState], elsewhere: Collection[str]) -> tup
         replace(
             gpu,
             instances=tuple(
-                _fixed(one) if (gpu.name, one.placement) in fixed else one for one in gpu.instances
+                _fixed(instance) if (gpu.name, instance.placement) in fixed else instance
+                for instance in gpu.instances
             ),
         )
         if gpu.name in names
@@ -287,15 +290,21 @@ def _instances(
     An instance that Slurm can't give to jobs was made outside Slurm, and counts as held.
     """
     devices = devices_at(look, gpu)
-    for one in gpu.instances:
-        device = devices.get(one.placement)
+    for instance in gpu.instances:
+        device = devices.get(instance.placement)
         holder = (
             holders.get(look.indices[device]) if device is not None else JobHolder("not Slurm's")
         )
-        yield InstanceState(one.placement, holder)
+        yield InstanceState(instance.placement, holder)
 
 
 def devices_at(look: NodeLook, gpu: SeenGpu) -> Mapping[Placement, Device]:
     """Devices of a GPU that Slurm can give to jobs, by placement."""
-    given = (one for one in gpu.instances if len(one.computes) == 1 and has_capabilities(one))
-    return dict(zip((one.placement for one in given), look.devices[gpu.uuid], strict=True))
+    given = (
+        instance
+        for instance in gpu.instances
+        if len(instance.computes) == 1 and has_capabilities(instance)
+    )
+    return dict(
+        zip((instance.placement for instance in given), look.devices[gpu.uuid], strict=True)
+    )

@@ -49,7 +49,7 @@ class InstanceDemand:
     @cached_property
     def profiles(self) -> frozenset[str]:
         """All profiles that are waited for or expected."""
-        asked = {one.profile for one in self.waiting}
+        asked = {request.profile for request in self.waiting}
         return frozenset(asked | {name for name, mean in self.expected.items() if mean > 0})
 
 
@@ -88,8 +88,8 @@ def worth(
     ``held`` is the number of instances of each profile that are in use and stay so.
     """
     urgencies = defaultdict[str, list[float]](list)
-    for one in demand.waiting:
-        urgencies[one.profile].append(one.weight * (1 + one.waited_s / horizon_s))
+    for request in demand.waiting:
+        urgencies[request.profile].append(request.weight * (1 + request.waited_s / horizon_s))
     return Worth(
         {
             name: [

@@ -182,7 +182,7 @@ def _fullest(on: Board, profiles: Collection[str]) -> Sequence[Layout]:
 
 
 def _profiles(layout: Layout) -> Counter[str]:
-    return Counter(one.profile for one in layout)
+    return Counter(placement.profile for placement in layout)
 
 
 def _cut(gpus: Iterable[tuple[Layout, int]], needed: Counter[str]) -> Mapping[Layout, int]:
@@ -194,8 +194,8 @@ def _cut(gpus: Iterable[tuple[Layout, int]], needed: Counter[str]) -> Mapping[La
 def _held(layout: Layout, needed: Counter[str]) -> Layout:
     """The instances of the layout that are still needed; takes these off ``needed``."""
     held = []
-    for one in sorted(layout):
-        if needed[one.profile] > 0:
-            needed[one.profile] -= 1
-            held.append(one)
+    for placement in sorted(layout):
+        if needed[placement.profile] > 0:
+            needed[placement.profile] -= 1
+            held.append(placement)
     return frozenset(held)

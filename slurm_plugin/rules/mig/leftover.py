@@ -48,24 +48,26 @@ def full(
 
     Of each profile there are at least as many as in ``created``.
     """
-    asked = Counter(one.profile for one in created)
+    asked = Counter(placement.profile for placement in created)
     those = list(_open_to(found, frozenset(stays), asked.keys() | set(uses.profiles)))
     hoped = tuple(_hoped(found, stays, uses))
     options = (
         (_worth(found, base, new, hoped, uses), _places_left(found, (*stays, *new)), new)
         for base in those
-        if Counter(one.profile for one in base) == asked
+        if Counter(placement.profile for placement in base) == asked
         for new in _on_top(found, base, those, hoped, uses)
     )
     # Of equal options the one with the lowest starts is taken.
-    *_, best = max(options, key=lambda one: (one[0], one[1], sorted(one[2], reverse=True)))
+    *_, best = max(
+        options, key=lambda option: (option[0], option[1], sorted(option[2], reverse=True))
+    )
     return tuple(sorted(best))
 
 
 def _open_to(found: Geometry, stays: Layout, profiles: Collection[str]) -> Iterator[Layout]:
     """All sets of instances of these profiles that could be created besides those that stay."""
     for layout in found.layouts:
-        if stays <= layout and all(one.profile in profiles for one in layout - stays):
+        if stays <= layout and all(placement.profile in profiles for placement in layout - stays):
             yield layout - stays
 
 
@@ -80,7 +82,7 @@ def _hoped(
     missing = {name for name, count in uses.missing.items() if count > 0}
     for profile in {*uses.awaited, *missing}:
         in_the_way = {
-            place: sum(one.size for one in stays if one in found.conflicts[place])
+            place: sum(stay.size for stay in stays if stay in found.conflicts[place])
             for place in found.placements
             if place.profile == profile and place not in stays
         }
@@ -100,11 +102,11 @@ def _on_top(
     ``base`` are the instances for which the GPU is cut.
     """
     costs = uses.costs_millislices
-    kept = [one for one in hoped if found.conflicts[one].isdisjoint(base)]
+    kept = [placement for placement in hoped if found.conflicts[placement].isdisjoint(base)]
     for new in those:
         if base <= new and not any(
-            costs[one.profile] < costs[place.profile] and one in found.conflicts[place]
-            for one in new - base
+            costs[placement.profile] < costs[place.profile] and placement in found.conflicts[place]
+            for placement in new - base
             for place in kept
         ):
             yield new
@@ -114,9 +116,9 @@ def _worth(
     found: Geometry, base: Layout, new: Layout, hoped: Collection[Placement], uses: PossibleUses
 ) -> _Worth:
     costs = uses.costs_millislices
-    kept = {one.profile for one in hoped if found.conflicts[one].isdisjoint(new)}
-    more = Counter(one.profile for one in new - base)
-    asked = {one.profile for one in base}
+    kept = {placement.profile for placement in hoped if found.conflicts[placement].isdisjoint(new)}
+    more = Counter(placement.profile for placement in new - base)
+    asked = {placement.profile for placement in base}
     return (
         sum(costs[name] for name in kept),
         sum(min(more[name], count) * costs[name] for name, count in uses.missing.items()),

@@ -63,7 +63,7 @@ class Places:
 
 def places(gpus: Iterable[GpuState]) -> Places:
     """Count the free instances and those on loan of GPUs that are not in work."""
-    there = [(gpu.node, one) for gpu in gpus if not gpu.in_work for one in gpu.instances]
+    there = [(gpu.node, instance) for gpu in gpus if not gpu.in_work for instance in gpu.instances]
     return Places(
         Counter((node, one.placement.profile) for node, one in there if one.holder is None),
         Counter((node, one.placement.profile) for node, one in there if one.on_loan_s is not None),

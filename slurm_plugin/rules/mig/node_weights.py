@@ -29,7 +29,7 @@ def changes(
     If a site's own weight is 100,000 or more, Slicewise's weights have no room, and all nodes get
     back the site's own.
     """
-    managed = [one for one in nodes if has_gpus(one, partitions) and run_cost(one.gpus, costs)]
+    managed = [node for node in nodes if has_gpus(node, partitions) and run_cost(node.gpus, costs)]
     if any(own_weight(node) >= _OWN_BELOW for node in managed):
         return own_weights(managed)
     wanted = {node.name: _weight(node, costs) for node in managed}

@@ -156,26 +156,32 @@ class _Planner:
         self._gpus, self._demand, self._terms = gpus, demand, terms
         self._can_be = can_be
         self._costs = {n: int(cost_millislices(board, n, Fraction(1))) for n in board.profiles}
-        instances = [one for gpu in gpus for one in gpu.instances]
+        instances = [instance for gpu in gpus for instance in gpu.instances]
         self._geometry, self._there = geometry(board), _counted(instances)
-        self._held = _counted(one for one in instances if not _is_free(one, terms))
-        self._free = _counted(one for one in instances if _is_free(one, terms))
+        self._held = _counted(instance for instance in instances if not _is_free(instance, terms))
+        self._free = _counted(instance for instance in instances if _is_free(instance, terms))
         self._reach = _counted(
-            one for one in instances if _is_free(one, terms) or one.on_loan_s is not None
+            instance
+            for instance in instances
+            if _is_free(instance, terms) or instance.on_loan_s is not None
         )
         self._places = places(gpus)
         self._spare = _counted(
-            one for gpu in gpus if not gpu.in_work for one in gpu.instances if one.holder is None
+            instance
+            for gpu in gpus
+            if not gpu.in_work
+            for instance in gpu.instances
+            if instance.holder is None
         )
         # Instances that chosen changes create do not count here: they may not come to exist.
         self._unclaimed = _counted(instances) - Counter(demand.claimed)
         self._beyond = self._unclaimed & (_counted(instances) - Counter(demand.guaranteed))
         self._worth = worth(demand, self._costs, self._held, terms.horizon_s)
-        own = InstanceDemand(tuple(one for one in demand.waiting if one.is_guaranteed))
+        own = InstanceDemand(tuple(request for request in demand.waiting if request.is_guaranteed))
         self._worth_to_owners = worth(own, self._costs, self._held, terms.horizon_s)
-        owed = InstanceDemand(tuple(one for one in demand.waiting if one.is_owed))
+        owed = InstanceDemand(tuple(request for request in demand.waiting if request.is_owed))
         self._worth_if_owed = worth(owed, self._costs, self._held, terms.horizon_s)
-        self._owed = frozenset(one.profile for one in owed.waiting)
+        self._owed = frozenset(request.profile for request in owed.waiting)
         self._classes = self._alike(self._geometry)
         self._chosen: dict[str, _Option] = {}
 
@@ -198,17 +204,17 @@ class _Planner:
             self._there.update(option.change.more_in_reach)
         for option, step in zip(chosen, steps, strict=True):
             created = self._full(option)
-            rest = Counter(one.profile for one in created)
-            rest.subtract(one.profile for one in step.asked)
+            rest = Counter(placement.profile for placement in created)
+            rest.subtract(placement.profile for placement in step.asked)
             self._free.update(rest)
             self._there.update(rest)
             yield replace(step, create=created, reason=f"{step.reason}{_rest_words(+rest)}")
 
     def _full(self, option: _Option) -> tuple[Placement, ...]:
         """All instances to create on that GPU, as if the chosen changes were made already."""
-        stays = {one.placement for one in option.gpu.instances}
-        stays -= {one.placement for one in option.change.destroyed}
-        waiting = Counter(one.profile for one in self._demand.waiting)
+        stays = {instance.placement for instance in option.gpu.instances}
+        stays -= {instance_state.placement for instance_state in option.change.destroyed}
+        waiting = Counter(request.profile for request in self._demand.waiting)
         missing = Counter(self._demand.guaranteed) - self._there
         uses = PossibleUses(
             profiles=self._wanted(option.gpu) | missing.keys(),
@@ -302,9 +308,9 @@ class _Planner:
         """Whether replicas find places, with this change beside the chosen ones."""
         options = (*self._chosen.values(), _Option(gpu, change, 0, whom))
         return self._places.suffice(
-            (option.gpu.node, one, option.whom is _For.OWED)
+            (option.gpu.node, instance_state, option.whom is _For.OWED)
             for option in options
-            for one in option.change.destroyed
+            for instance_state in option.change.destroyed
         )
 
     def _net_of(self, change: LayoutChange, whom: _For) -> int:
@@ -380,30 +386,42 @@ class _Planner:
 
     def _step(self, option: _Option) -> GpuPlan:
         gpu, change = option.gpu, option.change
-        gone = {one.placement for one in change.destroyed}
+        gone = {instance_state.placement for instance_state in change.destroyed}
         asked = tuple(sorted(change.created))
-        held = [one for one in gpu.instances if one.placement in gone and one.holder]
+        held = [
+            instance for instance in gpu.instances if instance.placement in gone and instance.holder
+        ]
         return GpuPlan(
             gpu=gpu.name,
             node=gpu.node,
-            moves=tuple(one.holder.name for one in held if isinstance(one.holder, ReplicaHolder)),
+            moves=tuple(
+                instance_state.holder.name
+                for instance_state in held
+                if isinstance(instance_state.holder, ReplicaHolder)
+            ),
             destroy=tuple(sorted(gone)),
             create=asked,
             gain_millislice_s=round(self._worth.gain(self._free, change.more)),
             drained_millislice_s=change.drained_millislice_s,
             reason=self._reason(change),
             asked=asked,
-            ends=tuple(one.holder.name for one in held if isinstance(one.holder, JobHolder)),
+            ends=tuple(
+                instance_state.holder.name
+                for instance_state in held
+                if isinstance(instance_state.holder, JobHolder)
+            ),
         )
 
     def _reason(self, change: LayoutChange) -> str:
-        waiting = Counter(one.profile for one in self._demand.waiting)
+        waiting = Counter(request.profile for request in self._demand.waiting)
         created = "; ".join(
             f"{count} {name} more: {waiting[name]} wait, {self._free[name]} free, "
             f"{self._held[name]} held, {self._demand.expected.get(name, 0):.1f} expected"
-            for name, count in sorted(Counter(one.profile for one in change.created).items())
+            for name, count in sorted(
+                Counter(placement.profile for placement in change.created).items()
+            )
         )
-        gone = Counter(one.placement.profile for one in change.destroyed)
+        gone = Counter(instance_state.placement.profile for instance_state in change.destroyed)
         moving = f", {sum(change.moves.values())} of them after a move" if change.moves else ""
         if change.ends:
             moving += f", {change.ends} of them on loan, for jobs that are owed theirs"
@@ -423,9 +441,9 @@ def _rest_words(rest: Mapping[str, int]) -> str:
 def _least(found: Iterable[LayoutChange]) -> tuple[LayoutChange, ...]:
     """Of changes with the same effect, the one that drains the least, then the first in order."""
     least: dict[tuple[frozenset[tuple[str, int]], ...], LayoutChange] = {}
-    for one in sorted(found, key=_loss):
-        effects = one.more, one.more_in_reach, one.spent
-        least.setdefault(tuple(frozenset(those.items()) for those in effects), one)
+    for layout_change in sorted(found, key=_loss):
+        effects = layout_change.more, layout_change.more_in_reach, layout_change.spent
+        least.setdefault(tuple(frozenset(those.items()) for those in effects), layout_change)
     return tuple(least.values())
 
 
@@ -442,7 +460,7 @@ def _is_free(instance: InstanceState, terms: RepartitionTerms) -> bool:
 
 
 def _counted(instances: Iterable[InstanceState]) -> Counter[str]:
-    return Counter(one.placement.profile for one in instances)
+    return Counter(instance.placement.profile for instance in instances)
 
 
 def _nameless(gpu: GpuState) -> GpuState:

@@ -90,7 +90,7 @@ class SitePlanInput:
     def layouts(self) -> Mapping[str, tuple[Placement, ...]]:
         """The instances of each GPU, by UUID."""
         return {
-            gpu.name: tuple(one.placement for one in gpu.instances)
+            gpu.name: tuple(instance.placement for instance in gpu.instances)
             for board in self.boards.values()
             for gpu in board.gpus
         }
@@ -141,8 +141,14 @@ def _of_one_kind(
 def _kind(board: Board) -> tuple[object, ...]:
     """Everything that determines how a board can be cut; equal for boards of one kind."""
     profiles = (
-        (one.name, one.compute_slices, one.memory_slices, one.starts, one.max_instances)
-        for one in board.profiles.values()
+        (
+            profile.name,
+            profile.compute_slices,
+            profile.memory_slices,
+            profile.starts,
+            profile.max_instances,
+        )
+        for profile in board.profiles.values()
     )
     return board.compute_slices, board.memory_slices, *sorted(profiles)
 
@@ -161,7 +167,7 @@ def _gpus(seen: SiteObservation, out: Collection[str]) -> Iterator[tuple[Board, 
         for node in job.nodes:
             jobs[node].append(job)
     # Where nothing is owed, no job ends for another one: GPUs are alike then, whose jobs they hold.
-    is_owed = any(one.is_owed for one in seen.waiting)
+    is_owed = any(awaited.is_owed for awaited in seen.waiting)
     term_s = seen.term_s if is_owed else inf
     for look in seen.looks:
         name = look.node.name

@@ -50,10 +50,10 @@ def is_due(repartition: Repartition, now_s: float) -> bool:
     Each try may restart slurmctld. The pauses keep one node's answers from delaying other nodes'
     repartitions, and all submitters, every few minutes forever.
     """
-    failed = [one for one in repartition.steps if one.outcome is RepartitionStepOutcome.FAILED]
+    failed = [step for step in repartition.steps if step.outcome is RepartitionStepOutcome.FAILED]
     if repartition.state is not RepartitionState.STUCK or not failed:
         return True
-    tries = sum(one.direction is Direction.BACK for one in failed)
+    tries = sum(step_record.direction is Direction.BACK for step_record in failed)
     rest_s = min(_AGAIN_S * 2.0 ** min(tries - 1, 16), _LATEST_AGAIN_S)
     return now_s >= (failed[-1].ended_s or failed[-1].started_s) + rest_s
 
@@ -88,7 +88,7 @@ def next_step(
 def direction(records: Sequence[RepartitionStepRecord]) -> Direction:
     """Back once a step has failed, unless all is done forward and only the reservation remains."""
     is_done = _is_done(records, RepartitionStep.VERIFY, Direction.FORWARD)
-    failed = any(one.outcome is RepartitionStepOutcome.FAILED for one in records)
+    failed = any(record.outcome is RepartitionStepOutcome.FAILED for record in records)
     return Direction.BACK if failed and not is_done else Direction.FORWARD
 
 
@@ -111,18 +111,18 @@ def _following(
     """
     due = _ways(records, way)
     if last is RepartitionStep.RESERVE and _is_done(records, RepartitionStep.CUT, way):
-        due = [one for one in due if not _is_done(records, one, way)]
+        due = [step for step in due if not _is_done(records, step, way)]
         return next(
             one for one in due if one not in {RepartitionStep.RESERVE, RepartitionStep.MOVE}
         )
-    return next(one for one in due if _ALL.index(one) > _ALL.index(last))
+    return next(step for step in due if _ALL.index(step) > _ALL.index(last))
 
 
 def _ways(records: Sequence[RepartitionStepRecord], way: Direction) -> list[RepartitionStep]:
     """All steps of that way. The way back has only steps whose counterpart was begun."""
     if way is Direction.FORWARD:
         return list(_ALL)
-    begun = {one.step for one in records if one.direction is Direction.FORWARD}
+    begun = {record.step for record in records if record.direction is Direction.FORWARD}
     if RepartitionStep.CUT not in begun:
         return [RepartitionStep.RESUME]
     tell = [RepartitionStep.TELL] if RepartitionStep.TELL in begun else []
@@ -133,6 +133,8 @@ def _is_done(
     records: Sequence[RepartitionStepRecord], step: RepartitionStep, way: Direction
 ) -> bool:
     return any(
-        one.step is step and one.direction is way and one.outcome is RepartitionStepOutcome.DONE
-        for one in records
+        record.step is step
+        and record.direction is way
+        and record.outcome is RepartitionStepOutcome.DONE
+        for record in records
     )

@@ -46,7 +46,7 @@ def attention(
     if reader.tenants is None:
         found = [*_of_site(facts), *_of_nodes(managed_nodes(facts), facts), *found]
     ranks = list(Severity)
-    return tuple(sorted(found, key=lambda one: ranks.index(one.severity)))
+    return tuple(sorted(found, key=lambda item: ranks.index(item.severity)))
 
 
 def _error(code: Code, what: str, command: str, about: str = "") -> AttentionItem:
@@ -146,7 +146,7 @@ def _of_services(
 ) -> Iterator[AttentionItem]:
     for living, now in services:
         name = f"{now.tenant}/{now.name}"
-        kept = sum(len(facts.kept_back.get(one.array_job_id, ())) for one in living)
+        kept = sum(len(facts.kept_back.get(service.array_job_id, ())) for service in living)
         if now.condition == "failing":
             failures = failed_starts(living[0], facts.reports.get((now.tenant, now.name)))
             yield _error(

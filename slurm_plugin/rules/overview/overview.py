@@ -18,7 +18,7 @@ def overview(facts: OverviewFacts, reader: Reader) -> OverviewAnswer:
     """Return the whole of it: the reader's own tenants in full, the others as sums."""
     tenants = tenants_now(facts, reader)
     services = [(living, service_now(living, facts)) for living in seen_services(facts, reader)]
-    every = {(one.tenant, one.name) for one in facts.services}
+    every = {(service.tenant, service.name) for service in facts.services}
     return OverviewAnswer(
         cluster=facts.cluster,
         observed_s=facts.observed_s,

@@ -43,7 +43,10 @@ def history_sample(
             waiting=sum(map(facts.cost, facts.waiting)),
             late=late.total(),
         ),
-        tenants=tuple(_tenant(one, late_below[one.name]) for one in tenants_now(facts, reader)),
+        tenants=tuple(
+            _tenant(tenant_now, late_below[tenant_now.name])
+            for tenant_now in tenants_now(facts, reader)
+        ),
         services=tuple(
             _service(service_now(living, facts))
             for living in _in_order(facts, reader)[:most_services]

@@ -14,10 +14,10 @@ _UNDER_WAY = frozenset({"released", "starting", "running"})
 def seen_services(facts: OverviewFacts, reader: Reader) -> Iterator[tuple[ServiceView, ...]]:
     """Yield the generations of each service that the reader may see, the newest first."""
     by_name = defaultdict[tuple[str, str], list[ServiceView]](list)
-    for view in sorted(facts.services, key=lambda one: -one.array_job_id):
+    for view in sorted(facts.services, key=lambda service: -service.array_job_id):
         by_name[view.tenant, view.name].append(view)
     for (tenant, _), living in sorted(by_name.items(), key=lambda one: one[0]):
-        if reader.may_read(tenant) or any(one.user == reader.user for one in living):
+        if reader.may_read(tenant) or any(service.user == reader.user for service in living):
             yield tuple(living)
 
 

@@ -41,8 +41,8 @@ def condition_of(node: NodeView) -> NodeCondition:
 
 def managed_nodes(facts: OverviewFacts) -> tuple[NodeView, ...]:
     """Nodes with GPUs in managed partitions, by name."""
-    found = (node for node in facts.nodes if has_gpus(node, facts.partitions))
-    return tuple(sorted(found, key=lambda node: node.name))
+    nodes = (node for node in facts.nodes if has_gpus(node, facts.partitions))
+    return tuple(sorted(nodes, key=lambda node: node.name))
 
 
 def slices_by_state(facts: OverviewFacts) -> SlicesByState:
@@ -84,13 +84,13 @@ def tenants_now(facts: OverviewFacts, reader: Reader) -> tuple[TenantNow, ...]:
     policy, nominal, paid_by = facts.policy, effective_nominal(facts.policy), payers(facts.policy)
     held = with_those_below(policy, held_by_tenant(facts))
     amounts, jobs = (with_those_below(policy, one) for one in waiting_by_tenant(facts))
-    found = []
+    tenant_nows = []
     for name, _ in in_tree_order(policy):
         if not reader.may_read(name):
             continue
         standing, payer = facts.standings.get(name), paid_by[name]
         has_budget = policy[payer].budget is not None
-        found.append(
+        tenant_nows.append(
             TenantNow(
                 name=name,
                 depth=sum(map(reader.may_read, ancestors(policy, name))),
@@ -106,7 +106,7 @@ def tenants_now(facts: OverviewFacts, reader: Reader) -> tuple[TenantNow, ...]:
                 resets_s=facts.resets_s.get(payer),
             )
         )
-    return tuple(found)
+    return tuple(tenant_nows)
 
 
 def other_tenants(facts: OverviewFacts, reader: Reader) -> OtherTenants | None:

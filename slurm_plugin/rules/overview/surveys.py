@@ -20,7 +20,7 @@ def surveyed_gpus(looks: Iterable[NodeLook]) -> Mapping[str, tuple[SurveyedGpu, 
 def _is_as_slurm_has_it(look: NodeLook) -> bool:
     if look.inventory is None or isinstance(look.positions, str):
         return False
-    return {one for those in look.devices.values() for one in those} == look.indices.keys()
+    return {device for those in look.devices.values() for device in those} == look.indices.keys()
 
 
 def _gpus(look: NodeLook) -> Iterator[SurveyedGpu]:
@@ -32,9 +32,9 @@ def _gpus(look: NodeLook) -> Iterator[SurveyedGpu]:
 def _places(look: NodeLook, gpu: Gpu, slices: int) -> Iterator[tuple[Placement, int | None]]:
     if gpu.mig:
         devices = devices_at(look, gpu)
-        for one in gpu.instances:
-            device = devices.get(one.placement)
-            yield one.placement, None if device is None else look.indices[device]
+        for instance in gpu.instances:
+            device = devices.get(instance.placement)
+            yield instance.placement, None if device is None else look.indices[device]
     else:
         (device,) = look.devices[gpu.uuid]
         yield Placement("", 0, slices), look.indices[device]

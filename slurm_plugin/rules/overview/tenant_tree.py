@@ -22,23 +22,24 @@ def tenant_tree(facts: OverviewFacts, reader: Reader) -> tuple[TenantInTree, ...
         policy, facts.jobs, facts.nodes, facts.partitions, costs=facts.costs, models=facts.models
     )
     parents = {
-        one.name: next(filter(reader.may_read, ancestors(policy, one.name)), "") for one in now
+        tenant_now.name: next(filter(reader.may_read, ancestors(policy, tenant_now.name)), "")
+        for tenant_now in now
     }
     children = defaultdict[str, list[str]](list)
     for one in now:
         children[parents[one.name]].append(one.name)
     return tuple(
         TenantInTree(
-            **dict(one),
-            parent=parents[one.name],
-            children=tuple(children[one.name]),
-            own_nominal_millislices=(quota := policy[one.name].quota).nominal_millislices,
+            **dict(tenant_now),
+            parent=parents[tenant_now.name],
+            children=tuple(children[tenant_now.name]),
+            own_nominal_millislices=(quota := policy[tenant_now.name].quota).nominal_millislices,
             borrowing_limit_millislices=_limit(quota.borrowing_limit_millislices),
             lending_limit_millislices=_limit(quota.lending_limit_millislices),
-            own_in_use_millislices=held[one.name],
-            types=types.get(one.name, ()),
+            own_in_use_millislices=held[tenant_now.name],
+            types=types.get(tenant_now.name, ()),
         )
-        for one in now
+        for tenant_now in now
     )
 
 
@@ -65,13 +66,13 @@ def loan_flows(
 
 
 def _flow(lender: str, borrower: str, is_recalled: bool, found: Sequence[LoanLine]) -> LoanFlow:
-    known = [one.until_s for one in found if one.until_s is not None]
+    known = [loan_line.until_s for loan_line in found if loan_line.until_s is not None]
     first, last = min(known, default=None), max(known, default=None)
     return LoanFlow(
         lender=lender,
         borrower=borrower,
-        amount_millislices=sum(one.amount_millislices for one in found),
+        amount_millislices=sum(loan_line.amount_millislices for loan_line in found),
         is_recalled=is_recalled,
-        since_s=min(one.since_s for one in found),
+        since_s=min(loan_line.since_s for loan_line in found),
         until_s=last if is_recalled else first if len(known) == len(found) else None,
     )

@@ -149,7 +149,7 @@ class _Drawing:
         self._end_s = chart.times_s[-1] + chart.step_s
         self._bands = _stacked(chart.series) if chart.kind == "stacked" else None
         tops = (
-            [upper for one in self._bands for _, upper in _known(one)]
+            [upper for band in self._bands for _, upper in _known(band)]
             if self._bands
             else [value for one in chart.series for value in one.values if value is not None]
         )

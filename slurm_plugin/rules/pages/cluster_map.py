@@ -43,7 +43,7 @@ class NodeGpus:
     @property
     def instances(self) -> tuple[InstanceNow, ...]:
         """Those of all its GPUs."""
-        return tuple(one for gpu in self.gpus for one in gpu.instances)
+        return tuple(instance for gpu in self.gpus for instance in gpu.instances)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def board_map(gpu: GpuNow) -> Markup:
     drawn = [
         part for row, (length, placed) in enumerate(lines) for part in _line(row, length, placed)
     ]
-    held = sum(one.is_held for one in gpu.instances)
+    held = sum(instance.is_held for instance in gpu.instances)
     return Markup(
         '<svg class="board" role="img" aria-label="{}" viewBox="0 0 {} {}" width="{}" height="{}">'
         "{}</svg>"
@@ -143,13 +143,16 @@ def board_map(gpu: GpuNow) -> Markup:
 
 def layout_map(placed: Sequence[Placement]) -> Markup:
     """The instances of a GPU by their profiles, where they lie."""
-    instances = [(one.start, InstanceNow(gres_type=one.profile, size=one.size)) for one in placed]
-    length = max((one.start + one.size for one in placed), default=1)
+    instances = [
+        (placement.start, InstanceNow(gres_type=placement.profile, size=placement.size))
+        for placement in placed
+    ]
+    length = max((placement.start + placement.size for placement in placed), default=1)
     return Markup(
         '<svg class="board" role="img" aria-label="{}" viewBox="0 0 {} {}" width="{}" height="{}">'
         "{}</svg>"
     ).format(
-        _inert(", ".join(one.profile for one in placed) or "no instances"),
+        _inert(", ".join(placement.profile for placement in placed) or "no instances"),
         *(length * _SLICE, _ROW, length * _SLICE, _ROW),
         Markup("").join(_line(0, length, instances)),
     )
@@ -160,7 +163,7 @@ _Placed = Sequence[tuple[int, InstanceNow]]
 
 def _lines(gpu: GpuNow) -> Iterator[tuple[int, _Placed]]:
     if gpu.gpu is not None:
-        yield gpu.memory_slices, [(one.start or 0, one) for one in gpu.instances]
+        yield gpu.memory_slices, [(instance.start or 0, instance) for instance in gpu.instances]
         return
     line: list[tuple[int, InstanceNow]] = []
     at = 0

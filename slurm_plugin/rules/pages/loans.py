@@ -30,16 +30,16 @@ def tenant_words(name: str) -> str:
 
 def loans_of(loans: Iterable[LoanFlow], tenant: str) -> Sequence[LoanFlow]:
     """The loans from and to a tenant."""
-    return [one for one in loans if tenant in (one.lender, one.borrower)]
+    return [loan for loan in loans if tenant in (loan.lender, loan.borrower)]
 
 
 def loan_map(loans: Sequence[LoanFlow]) -> Markup:
     """The largest loans, drawn; those that are recalled have a class of their own."""
-    drawn = sorted(loans, key=lambda one: -one.amount_millislices)[:_MOST]
-    whole = sum(one.amount_millislices for one in drawn)
-    heights = [_high(one.amount_millislices, whole) for one in drawn]
-    lenders = _places((one.lender for one in drawn), heights)
-    borrowers = _places((one.borrower for one in drawn), heights)
+    drawn = sorted(loans, key=lambda loan: -loan.amount_millislices)[:_MOST]
+    whole = sum(flow.amount_millislices for flow in drawn)
+    heights = [_high(flow.amount_millislices, whole) for flow in drawn]
+    lenders = _places((flow.lender for flow in drawn), heights)
+    borrowers = _places((flow.borrower for flow in drawn), heights)
     left, right = _NAMES, _WIDTH - _NAMES
     begun: defaultdict[tuple[str, str], float] = defaultdict(float)
     flows = []

@@ -237,7 +237,7 @@ def month_report(facts: MonthFacts) -> MonthReport:
         guarantee_kept=kept(facts.slices),
         recorded=recorded(facts.slices),
         slices_millislice_s={name: sum_millislice_s(facts.slices, name) for name in STATES},
-        tenants=[_tenant(one) for one in facts.tenants],
+        tenants=[_tenant(tenant) for tenant in facts.tenants],
     )
 
 
@@ -251,7 +251,9 @@ def _tenant(tenant: TenantMonth) -> ReportTenant:
         **{f"{name}_millislices": _whole(mean(history, name)) for name in HELD},
         guarantee_kept=kept_by_tenant(history),
         budget_left_millislice_s=_whole(last(values_of(history, "budget_left"))),
-        services=[ReportService(one.name, one.used_millislice_s) for one in tenant.services],
+        services=[
+            ReportService(service.name, service.used_millislice_s) for service in tenant.services
+        ],
     )
 
 

@@ -79,4 +79,4 @@ def whole_number(text: str) -> int | None:
 def named(rows: Iterable[Row], text: str, *names: Callable[[Row], str]) -> Sequence[Row]:
     """The rows of which a name has the text, whatever its case; all of them for ""."""
     wanted = text.casefold().strip()
-    return [one for one in rows if any(wanted in name(one).casefold() for name in names)]
+    return [row for row in rows if any(wanted in name(row).casefold() for name in names)]

@@ -23,11 +23,11 @@ SORTS = (
 """Values of a query, with their words; the first holds without a choice."""
 _RANKS = {value: rank for rank, (value, _) in enumerate(STATES)}
 _KEYS: dict[str, Callable[[ServiceNow], float]] = {
-    "state": lambda one: _RANKS[one.condition],
-    "backlog": lambda one: -(one.backlog or 0),
-    "p95": lambda one: -(one.p95_ms or 0.0),
-    "rate": lambda one: -(one.rate_per_s or 0.0),
-    "replicas": lambda one: -one.ready,
+    "state": lambda service: _RANKS[service.condition],
+    "backlog": lambda service: -(service.backlog or 0),
+    "p95": lambda service: -(service.p95_ms or 0.0),
+    "rate": lambda service: -(service.rate_per_s or 0.0),
+    "replicas": lambda service: -service.ready,
 }
 
 
@@ -35,12 +35,16 @@ def services_shown(
     services: Iterable[ServiceNow], text: str, state: str, sort: str
 ) -> Sequence[ServiceNow]:
     """The services whose TENANT/NAME has the text, in that state, the largest figures first."""
-    found = named(services, text, lambda one: f"{one.tenant}/{one.name}", lambda one: one.user)
-    chosen = [one for one in found if state in ("", one.condition)]
-    chosen.sort(key=lambda one: (one.tenant, one.name))
+    found = named(
+        services, text, lambda one: f"{one.tenant}/{one.name}", lambda service: service.user
+    )
+    chosen = [service for service in found if state in ("", service.condition)]
+    chosen.sort(key=lambda service: (service.tenant, service.name))
     return sorted(chosen, key=_KEYS[sort]) if sort in _KEYS else chosen
 
 
 def service_of(services: Iterable[ServiceNow], tenant: str, name: str) -> ServiceNow | None:
     """The service of that name; None if the reader sees none."""
-    return next((one for one in services if (one.tenant, one.name) == (tenant, name)), None)
+    return next(
+        (service for service in services if (service.tenant, service.name) == (tenant, name)), None
+    )

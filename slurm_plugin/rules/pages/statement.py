@@ -53,7 +53,7 @@ def months(now_s: float, zone: str) -> Sequence[Month]:
 def month_of(name: str, now_s: float, zone: str) -> Month:
     """The month of that name; the one of ``now_s`` if it is none that may be chosen."""
     known = months(now_s, zone)
-    return next((one for one in known if one.name == name), known[0])
+    return next((month for month in known if month.name == name), known[0])
 
 
 def joined(one: StatementAnswer, after: StatementAnswer) -> StatementAnswer:

@@ -17,10 +17,10 @@ def joined(one: TenantsAnswer, after: TenantsAnswer) -> TenantsAnswer:
 
 def tenant_of(tree: TenantsAnswer, name: str) -> TenantInTree | None:
     """The tenant of that name; None if the reader sees none."""
-    return next((one for one in tree.tenants if one.name == name), None)
+    return next((tenant for tenant in tree.tenants if tenant.name == name), None)
 
 
 def budget_of(tree: TenantsAnswer, tenant: TenantInTree | None) -> PayingBudget | None:
     """The budget that pays for a tenant; None without one."""
     payer = tenant.payer if tenant is not None else ""
-    return next((one for one in tree.budgets if payer and one.payer == payer), None)
+    return next((budget for budget in tree.budgets if payer and budget.payer == payer), None)

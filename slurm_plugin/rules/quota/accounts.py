@@ -89,7 +89,7 @@ def differences(policy: Policy, accounts: Accounts) -> tuple[AccountDifference, 
     Accounts that are no tenants are not reported.
     """
     found = (_difference(name, policy, accounts) for name in sorted(policy))
-    return tuple(one for one in found if one is not None)
+    return tuple(difference for difference in found if difference is not None)
 
 
 def _difference(name: str, policy: Policy, accounts: Accounts) -> AccountDifference | None:

@@ -121,7 +121,9 @@ def _on(window: Window, weekday: int) -> bool:
 
 def in_force(policy: Policy, windows: Iterable[Window], moment: Moment) -> Policy:
     """Return the policy as it is at the moment; windows of removed tenants are ignored."""
-    holding = [one for one in windows if holds(one, moment) and one.tenant in {ALL, *policy}]
+    holding = [
+        window for window in windows if holds(window, moment) and window.tenant in {ALL, *policy}
+    ]
     if not holding:
         return policy
     return _fitted(_with_windows(policy, holding), _lowest_caps(holding))
@@ -135,7 +137,7 @@ def capped(
     ``held`` has millislices by tenant. All tenants of the capped subtree are returned.
     """
     found: set[str] = set()
-    for top, cap in _lowest_caps(one for one in windows if holds(one, moment)).items():
+    for top, cap in _lowest_caps(window for window in windows if holds(window, moment)).items():
         if top in {ALL, *policy}:
             names = policy.keys() if top == ALL else subtree(policy, top)
             found.update(names if sum(held.get(name, 0) for name in names) > cap else ())
@@ -148,11 +150,11 @@ def loosest(policy: Policy, windows: Iterable[Window]) -> Policy:
     This policy may never be in force, but a loan beyond it can never be right.
     """
     after = dict(policy)
-    for one in windows:
-        if one.tenant in policy:
-            quota = after[one.tenant].quota
-            larger = _larger(quota, _with(quota, one.kind, one.amount_millislices))
-            after[one.tenant] = replace(after[one.tenant], quota=larger)
+    for window in windows:
+        if window.tenant in policy:
+            quota = after[window.tenant].quota
+            larger = _larger(quota, _with(quota, window.kind, window.amount_millislices))
+            after[window.tenant] = replace(after[window.tenant], quota=larger)
     return after
 
 
@@ -201,7 +203,7 @@ def check_window(
     check_slices("A window", window.amount_millislices)
     _check_times(window)
     moments = tuple(moments)
-    if not any(holds(window, one) for one in moments):
+    if not any(holds(window, moment) for moment in moments):
         raise InvalidInputError(
             Code.VALUE,
             "The window would never apply: none of its days and hours is between first and last.",
@@ -251,10 +253,10 @@ def moment_text(moment: Moment) -> str:
 def _with_windows(policy: Policy, holding: Iterable[Window]) -> Policy:
     """Return the policy with quotas as windows set them, not yet fitted to caps and the tree."""
     after = dict(policy)
-    for one in sorted(holding, key=_rank):
-        if one.tenant in after:
-            quota = _with(after[one.tenant].quota, one.kind, one.amount_millislices)
-            after[one.tenant] = replace(after[one.tenant], quota=quota)
+    for window in sorted(holding, key=_rank):
+        if window.tenant in after:
+            quota = _with(after[window.tenant].quota, window.kind, window.amount_millislices)
+            after[window.tenant] = replace(after[window.tenant], quota=quota)
     return after
 
 
@@ -291,9 +293,9 @@ def _larger(one: Quota, other: Quota) -> Quota:
 
 def _lowest_caps(holding: Iterable[Window]) -> Mapping[str, int]:
     caps: dict[str, int] = {}
-    for one in holding:
-        if one.kind is WindowKind.CAP:
-            caps[one.tenant] = min(one.amount_millislices, caps.get(one.tenant, _NO_CAP))
+    for window in holding:
+        if window.kind is WindowKind.CAP:
+            caps[window.tenant] = min(window.amount_millislices, caps.get(window.tenant, _NO_CAP))
     return caps
 
 
@@ -363,7 +365,9 @@ def _bounded(policy: Policy, has: Mapping[str, int], cap: Mapping[str, int]) -> 
 
 def _check_times(window: Window) -> None:
     minutes = (window.begin_min, window.end_min)
-    if not all(0 <= one < DAY_MIN for one in minutes) or not window.days <= set(range(WEEK_DAYS)):
+    if not all(0 <= minute < DAY_MIN for minute in minutes) or not window.days <= set(
+        range(WEEK_DAYS)
+    ):
         raise InvalidInputError(
             Code.VALUE,
             "A window needs days of the week and times of day that exist.",

@@ -33,8 +33,10 @@ def moments(windows: Sequence[Window], since_s: float, zone: str) -> Iterator[Mo
     Times that repeat weekly are given for one week, and for one week again after each first and
     last second of a window.
     """
-    minutes = {minute for one in windows for minute in (one.begin_min, one.end_min)}
-    bounds = {at_s for one in windows for at_s in (one.first_s, one.last_s) if at_s is not None}
+    minutes = {minute for window in windows for minute in (window.begin_min, window.end_min)}
+    bounds = {
+        at_s for window in windows for at_s in (window.first_s, window.last_s) if at_s is not None
+    }
     starts = [since_s, *sorted(at_s for at_s in bounds if at_s > since_s)]
     for start_s, next_s in pairwise((*starts, float("inf"))):
         yield moment(start_s, zone)

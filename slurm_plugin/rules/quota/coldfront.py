@@ -54,8 +54,8 @@ def parse_allocations(text: str) -> tuple[DumpedAccount, ...]:
 
 def _by_name(attributes: Iterable[Mapping[str, Any]]) -> Mapping[str, list[str]]:
     said: dict[str, list[str]] = {}
-    for one in attributes:
-        said.setdefault(one["allocation_attribute_type"], []).append(str(one["value"]))
+    for attribute in attributes:
+        said.setdefault(attribute["allocation_attribute_type"], []).append(str(attribute["value"]))
     return said
 
 

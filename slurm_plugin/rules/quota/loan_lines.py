@@ -39,24 +39,24 @@ def loan_lines(
     """
     lines = [
         LoanLine(
-            one.loan.lender,
-            one.loan.borrower,
-            one.loan.amount_millislices,
+            term.loan.lender,
+            term.loan.borrower,
+            term.loan.amount_millislices,
             is_recalled=False,
-            since_s=one.since_s,
-            until_s=until_s if (until_s := one.grown_s + term_s) > now_s else None,
+            since_s=term.since_s,
+            until_s=until_s if (until_s := term.grown_s + term_s) > now_s else None,
         )
-        for one in terms
+        for term in terms
     ]
     lines += [
         LoanLine(
-            one.lender,
-            one.borrower,
-            one.amount_millislices,
+            recall.lender,
+            recall.borrower,
+            recall.amount_millislices,
             is_recalled=True,
-            since_s=one.called_s,
-            until_s=one.called_s + grace_s,
+            since_s=recall.called_s,
+            until_s=recall.called_s + grace_s,
         )
-        for one in recalls
+        for recall in recalls
     ]
     return sorted(lines, key=lambda line: (line.lender, line.borrower, line.is_recalled))

@@ -64,8 +64,8 @@ def _boards_cost(
     others = {kind: count for kind, count in node.gpus.items() if kind not in whole_boards}
     devices = sum(cut.values()) + sum(count for kind, count in others.items() if is_pad(kind))
     kinds = [whole_boards[kind] for kind in cut or whole_boards]
-    boards = devices // max((one.devices for one in kinds), default=1)
-    each = min((one.cost_millislices for one in kinds), default=0)
+    boards = devices // max((kind.devices for kind in kinds), default=1)
+    each = min((kind.cost_millislices for kind in kinds), default=0)
     return boards * each + run_cost(others, costs)
 
 

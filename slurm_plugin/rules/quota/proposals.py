@@ -59,7 +59,7 @@ def proposals(
     The accounts' places are left to Slurm. ``gpu_millislices`` is what one ``gres/gpu`` without a
     type stands for. Raises InvalidInputError (SW-INPUT-FILE) if an account is above itself.
     """
-    known = {one.account: one for one in accounts if one.account != ROOT_ACCOUNT}
+    known = {account.account: account for account in accounts if account.account != ROOT_ACCOUNT}
     parts = {name: _part(one, costs, gpu_millislices) for name, one in known.items()}
     parents = {name: one.parent for name, one in known.items()}
     depths = {name: _depth(name, parents) for name in parents}
@@ -173,4 +173,4 @@ def _depth(name: str, parents: Accounts) -> int:
 
 def absent(accounts: Iterable[DumpedAccount], policy: Policy) -> tuple[str, ...]:
     """Return the tenants for which the file has no account."""
-    return tuple(sorted(policy.keys() - {one.account for one in accounts}))
+    return tuple(sorted(policy.keys() - {account.account for account in accounts}))

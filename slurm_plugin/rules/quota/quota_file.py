@@ -200,8 +200,8 @@ def quota_updates(
     Raises InvalidInputError (SW-INPUT-FILE) for text that is no such file.
     """
     faults = FileFaults(file, text)
-    found = table_updates(_tables(file, text), policy, settings, faults)
-    return found, faults
+    updates = table_updates(_tables(file, text), policy, settings, faults)
+    return updates, faults
 
 
 def table_updates(
@@ -209,11 +209,11 @@ def table_updates(
 ) -> tuple[TenantUpdate, ...]:
     """Return what each table sets of its account, without those in which something is wrong."""
     faults.check_spellings(tables)
-    found = tuple(
+    updates = tuple(
         table_update(account_name(name), table, policy, settings, faults)
         for name, table in tables.items()
     )
-    return tuple(update for update in found if update.tenant not in faults.tenants)
+    return tuple(update for update in updates if update.tenant not in faults.tenants)
 
 
 def _tables(file: str, text: str) -> Mapping[str, object]:

@@ -216,8 +216,8 @@ def _in_transit(
     left = Counter(own)
     for loan in loans:
         left[loan.lender] -= loan.amount_millislices
-    for one in sorted(recalls):
-        if one.lender in policy and one.borrower in policy:
-            amount = max(0, min(one.amount_millislices, left[one.lender]))
-            left[one.lender] -= amount
-            yield Loan(one.lender, one.borrower, Millislices(amount))
+    for recall in sorted(recalls):
+        if recall.lender in policy and recall.borrower in policy:
+            amount = max(0, min(recall.amount_millislices, left[recall.lender]))
+            left[recall.lender] -= amount
+            yield Loan(recall.lender, recall.borrower, Millislices(amount))

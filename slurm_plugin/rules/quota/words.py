@@ -21,7 +21,7 @@ def change_words(name: str, before: Tenant | None, after: Tenant | None) -> str:
     if after is None:
         return f"{name}: removed"
     words = [quota_words(before.quota if before else None, after.quota)]
-    was, now = (_budget(one) if one else "none" for one in (before, after))
+    was, now = (_budget(tenant) if tenant else "none" for tenant in (before, after))
     if now != was:
         words.append(f"budget {now} (was {was})")
     if before and before.parent != after.parent:

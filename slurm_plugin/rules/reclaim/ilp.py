@@ -34,7 +34,9 @@ class Choice:
         for need in needs:
             if not need.is_single:
                 self._groups[need.shape, need.nodes].append(need.key)
-        self._at = [(one, node) for one in self._groups for node in sorted(room.estimates(one[0]))]
+        self._at = [
+            (group, node) for group in self._groups for node in sorted(room.estimates(group[0]))
+        ]
         self._asked = self._rows(room, needs)
         self._columns = [(self._given(run), 1) for run in self._runs]
         self._columns += [(_needed(*place), len(self._groups[place[0]])) for place in self._at]

@@ -30,8 +30,8 @@ def beneficiaries(
 def _alike(needs: Sequence[WaitingJob], run: Running) -> WaitingJob:
     """The first job that needs some of what the run has; else the first of all jobs."""
     kinds = {kind for kind, _ in run.total}
-    found = (need for need in needs if any(kind in kinds for kind, _ in need.shape))
-    return next(found, needs[0])
+    jobs = (need for need in needs if any(kind in kinds for kind, _ in need.shape))
+    return next(jobs, needs[0])
 
 
 def _next(waiting: deque[JobKey], count: int) -> Sequence[JobKey]:

@@ -90,9 +90,9 @@ def have_room(
     own = guaranteed_quota(policy)
     lent, _ = _sums(loans)
     back: Counter[str] = Counter()
-    for one in _known(recalls, now_s):
-        if now_s < one.called_s + grace_s:
-            back[one.lender] += one.amount_millislices
+    for recall in _known(recalls, now_s):
+        if now_s < recall.called_s + grace_s:
+            back[recall.lender] += recall.amount_millislices
     room = Counter(own) - lent - Counter(held) - back
     wanted = Counter(
         {name: sum(job.total_millislices for job in waiting[name]) for name in waiting}
@@ -117,7 +117,7 @@ def meanwhile(
     """
     own, loans = guaranteed_quota(policy), tuple(loans)
     _, borrowed = _sums(loans)
-    back = short_lenders(policy, loans, needs) | {one.lender for one in recalls}
+    back = short_lenders(policy, loans, needs) | {recall.lender for recall in recalls}
     back &= set(guaranteed)
     return {
         name: min(amount, own.get(name, 0) + borrowed[name]) if name in back else amount
@@ -220,9 +220,9 @@ def _taken(left: deque[Recall], amount: int) -> Iterator[Recall]:
 
 
 def _known(recalls: Iterable[Recall], now_s: int) -> Iterator[Recall]:
-    for one in recalls:
-        called_s = min(one.called_s, now_s)
-        yield Recall(one.lender, one.borrower, one.amount_millislices, called_s)
+    for recall in recalls:
+        called_s = min(recall.called_s, now_s)
+        yield Recall(recall.lender, recall.borrower, recall.amount_millislices, called_s)
 
 
 def _age(recall: Recall) -> tuple[int, str, str]:

@@ -48,8 +48,8 @@ def requeueable(
     if not by_qos or _announces(config) or grace_s <= kill_wait_s(config):
         return frozenset()
     exempt_s = dict(_exempt_s(qos, config))
-    found = _EXEMPT_PRIORITY.search(config.get("PreemptParameters", ""))
-    exempt_priority = int(found[1]) if found else inf
+    match = _EXEMPT_PRIORITY.search(config.get("PreemptParameters", ""))
+    exempt_priority = int(match[1]) if match else inf
     return frozenset(
         (job.job_id, job.start_s)
         for job in jobs
@@ -75,8 +75,8 @@ def _announces(config: Mapping[str, str]) -> bool:
 
 def kill_wait_s(config: Mapping[str, str]) -> int:
     """Slurm's KillWait, by the settings that slurmctld shows."""
-    found = _SECONDS.match(config.get("KillWait", ""))
-    return int(found[0]) if found else _KILL_WAIT_S
+    match = _SECONDS.match(config.get("KillWait", ""))
+    return int(match[0]) if match else _KILL_WAIT_S
 
 
 def _exempt_s(qos: Iterable[Qos], config: Mapping[str, str]) -> Iterator[tuple[str, float]]:

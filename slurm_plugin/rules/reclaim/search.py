@@ -39,8 +39,8 @@ def all_served(room: Capacity, needs: Sequence[WaitingJob]) -> Served | None:
     """
     if len(_hopeful(room, needs)) < len(needs) or len(_counted(room, needs)) < len(needs):
         return None
-    found = _smallest(room, needs)
-    return None if found is None else _served(room, needs, needs, found)
+    victim_set = _smallest(room, needs)
+    return None if victim_set is None else _served(room, needs, needs, victim_set)
 
 
 def some_served(room: Capacity, needs: Sequence[WaitingJob]) -> Served:
@@ -52,8 +52,8 @@ def some_served(room: Capacity, needs: Sequence[WaitingJob]) -> Served:
     wants = _hopeful(room, needs)
     if _are_few(room, wants):
         those = _with_room(room, wants)
-        if (found := _smallest(room, those)) is not None:
-            return _served(room, needs, those, found)
+        if (victim_set := _smallest(room, those)) is not None:
+            return _served(room, needs, those, victim_set)
     return _served(room, needs, *_in_turn(room, wants))
 
 
@@ -93,10 +93,12 @@ def _are_few(room: Capacity, needs: Iterable[WaitingJob]) -> bool:
 
 
 def _smallest(room: Capacity, needs: Sequence[WaitingJob]) -> VictimSet | None:
-    found = _filled(room, needs)
-    if not _are_few(room, needs) or (found is not None and found.size <= _least(room, needs)):
-        return found
-    return Choice(room, needs).smallest(found)
+    victim_set = _filled(room, needs)
+    if not _are_few(room, needs) or (
+        victim_set is not None and victim_set.size <= _least(room, needs)
+    ):
+        return victim_set
+    return Choice(room, needs).smallest(victim_set)
 
 
 def _instances(need: WaitingJob) -> int:
@@ -117,15 +119,15 @@ def _filled(room: Capacity, needs: Sequence[WaitingJob]) -> VictimSet | None:
     """
     places, out = fill(room, sorted(needs, key=_instances, reverse=True))
     _give_back_needless(room)
-    found = _left_as_it_was(room, [need for need in needs if need.key not in out], places)
-    return None if out else found
+    victim_set = _left_as_it_was(room, [need for need in needs if need.key not in out], places)
+    return None if out else victim_set
 
 
 def _left_as_it_was(room: Capacity, needs: Sequence[WaitingJob], places: JobPlaces) -> VictimSet:
     """Undo what was taken and placed for these jobs, and return it as a result."""
-    found = VictimSet((room.weight, len(room.taken)), tuple(room.taken.values()), places)
-    _apply(room, needs, found, -1)
-    return found
+    victim_set = VictimSet((room.weight, len(room.taken)), tuple(room.taken.values()), places)
+    _apply(room, needs, victim_set, -1)
+    return victim_set
 
 
 def _give_back_needless(room: Capacity) -> None:

@@ -160,7 +160,10 @@ def barred(
     named = {key: job for queue in queues for key, job in _named_in(queue).items()}
     if not before.bars and not named:
         return before
-    above, rows = upward(policy), {(one.account, one.user): one for one in associations}
+    above, rows = (
+        upward(policy),
+        {(association.account, association.user): association for association in associations},
+    )
     runs = {job.job_id: (_top(job.account, above), job.user) for job in there.runs}
     gone = [of for job_id, of in before.runs.items() if job_id not in runs]
     trees, users = {tree for tree, _ in gone}, {user for _, user in gone}
@@ -267,7 +270,11 @@ def _limits(job: JobView, rows: Mapping[tuple[str, str], Association]) -> object
         row = rows.get((row.parent, ""))
     return tuple(
         tuple(sorted(limits.items()))
-        for one in found
-        if one is not None
-        for limits in (one.grp_tres, one.grp_tres_run_mins, one.grp_tres_mins)
+        for association in found
+        if association is not None
+        for limits in (
+            association.grp_tres,
+            association.grp_tres_run_mins,
+            association.grp_tres_mins,
+        )
     )

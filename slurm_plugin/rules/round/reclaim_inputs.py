@@ -94,7 +94,7 @@ def _late(recalls: Iterable[Recall], inputs: World) -> Iterator[str]:
     Slurm does not see that it ends, and would preempt others besides.
     """
     called_s = inputs.ledger_view.now_s + inputs.slurm_view.kill_wait_s - inputs.rules.grace_s
-    return (one.lender for one in recalls if one.called_s <= called_s)
+    return (recall.lender for recall in recalls if recall.called_s <= called_s)
 
 
 def _recalled(recalls: Iterable[Recall]) -> Mapping[str, int]:

@@ -57,7 +57,7 @@ def plan(inputs: World) -> RoundPlan:
     # A lender does not wait for borrowers of which no run can be ended in order: what a rule cuts
     # off their loans is the lender's own immediately.
     able = _with_replicas(inputs.slurm_view.services) | _with_requeueable(inputs.slurm_view)
-    known = [one for one in ledger_view.recalls if one.borrower in able]
+    known = [recall for recall in ledger_view.recalls if recall.borrower in able]
     held = inputs.held
     beyond = capped(inputs.policy, ledger_view.windows, ledger_view.when, held)
     waiting = waits(inputs, reclaim_input(inputs), beyond)
@@ -77,7 +77,9 @@ def plan(inputs: World) -> RoundPlan:
 
 
 def _is_anything_lent(ledger_view: LedgerView) -> bool:
-    borrows = any(one.quota.borrowing_limit_millislices for one in ledger_view.policy.values())
+    borrows = any(
+        tenant.quota.borrowing_limit_millislices for tenant in ledger_view.policy.values()
+    )
     return bool(borrows or ledger_view.loans or ledger_view.recalls or ledger_view.windows)
 
 
@@ -111,7 +113,7 @@ class _Recalls:
     ) -> None:
         self._policy, self._known, self._after, self._held = inputs.fitted, known, after, held
         loans = inputs.ledger_view.loans
-        self._before = [one for one in loans if one.borrower in able]
+        self._before = [loan for loan in loans if loan.borrower in able]
         rules = inputs.rules
         self._waiting = for_recalls(inputs.startable)
         self._when = {"now_s": inputs.ledger_view.now_s, "grace_s": rules.grace_s}

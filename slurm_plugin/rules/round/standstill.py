@@ -154,7 +154,7 @@ def first_until_s(
     ]
     if not over:
         return found
-    still, last = {one.job_id for one in since_s}, max(map(place_in_order, over))
+    still, last = {queued.job_id for queued in since_s}, max(map(place_in_order, over))
     before_them = (job for job in there.others if place_in_order(job) < last)
     # Slurm keeps whole nodes for who takes them, even where GPUs of its types are free.
     others = (job for job in before_them if job.job_id not in still or _takes_nodes(job))

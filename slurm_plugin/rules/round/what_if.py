@@ -103,4 +103,4 @@ def _seconds(before: ImaginedRound | None, now: ImaginedRound) -> int:
 
 
 def _amounts(loans: Iterable[Loan]) -> Mapping[Pair, int]:
-    return {(one.lender, one.borrower): one.amount_millislices for one in loans}
+    return {(loan.lender, loan.borrower): loan.amount_millislices for loan in loans}

@@ -582,7 +582,7 @@ class _Grants:
         for name in reversed(downward(self._policy)):
             here = parts.setdefault(name, [])
             if queue := queues.get(name):
-                since_s = min(_LATEST_S if one.since_s is None else one.since_s for one in queue)
+                since_s = min(_LATEST_S if job.since_s is None else job.since_s for job in queue)
                 here.append(self._part(name, since_s, is_account=True))
             heapify(here)
             if here:

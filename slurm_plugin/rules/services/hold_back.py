@@ -23,7 +23,7 @@ def still_waiting(
     still takes something back (``recalls``) or is about to start a job (``starting``). A replica
     may go for any lender that takes back quota at that time, whichever tenant borrowed from it.
     """
-    back = frozenset(one.lender for one in recalls)
+    back = frozenset(recall.lender for recall in recalls)
     now = {
         borrower: lenders | back if borrower in going else lenders
         for borrower, lenders in before.items()

@@ -68,9 +68,9 @@ def _check(request: OrderRequest, script: ReplicaBounds) -> None:
 def arrays_of(services: Iterable["ServiceView"]) -> Mapping[ServiceKey, frozenset[int]]:
     """Array job ids of all generations of each service."""
     found: dict[ServiceKey, frozenset[int]] = {}
-    for one in services:
-        key = (one.tenant, one.name)
-        found[key] = found.get(key, frozenset()) | {one.array_job_id}
+    for service in services:
+        key = (service.tenant, service.name)
+        found[key] = found.get(key, frozenset()) | {service.array_job_id}
     return found
 
 

@@ -26,8 +26,8 @@ class RememberedEvents:
 
         While the launcher is away, its last report stands: a replica does not get ready twice.
         """
-        tells = {**self._reports, **{(one.tenant, one.name): one for one in reports}}
-        there = dict.fromkeys((one.tenant, one.name) for one in views)
+        tells = {**self._reports, **{(report.tenant, report.name): report for report in reports}}
+        there = dict.fromkeys((view.tenant, view.name) for view in views)
         self._events = {key: self._events.get(key, deque(maxlen=MOST)) for key in there}
         for key, event in happened(self._views, views, self._reports, tells, at_s):
             self._events[key].append(event)

@@ -42,7 +42,7 @@ class SlotRecovery:
         """Note which arrays, of those with a requeue that got no answer, have been cancelled, as of
         the services and jobs seen at ``at_s``.
         """
-        living = frozenset(one.array_job_id for one in services)
+        living = frozenset(service.array_job_id for service in services)
         back = self._gone & living
         self._late_until_s = {
             array: until_s
@@ -96,9 +96,9 @@ class SlotRecovery:
         fail.
         """
         judged = {
-            one.array_job_id: were_cancelled(one, self._beside[one.array_job_id])
-            for one in services
-            if one.array_job_id in self._beside
+            service.array_job_id: were_cancelled(service, self._beside[service.array_job_id])
+            for service in services
+            if service.array_job_id in self._beside
         }
         self._beside = {
             array: those
@@ -106,4 +106,6 @@ class SlotRecovery:
             if judged.get(array, False) is not False
         }
         found = frozenset(array for array, is_so in judged.items() if is_so)
-        return found.union(one.array_job_id for one in services if one.array_job_id in self._gone)
+        return found.union(
+            service.array_job_id for service in services if service.array_job_id in self._gone
+        )

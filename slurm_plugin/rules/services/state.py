@@ -163,7 +163,7 @@ def start_marks(jobs: Iterable[JobView]) -> frozenset[tuple[int | None, str, boo
     """
     under_way = {JobState.PENDING, JobState.CONFIGURING, JobState.RUNNING}
     marks = ((job.task_index, job.comment, job.state in under_way) for job in jobs)
-    return frozenset(one for one in marks if one[1] or not one[2])
+    return frozenset(mark for mark in marks if mark[1] or not mark[2])
 
 
 def _slot_count(directives: Mapping[str, str]) -> int:

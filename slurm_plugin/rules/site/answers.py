@@ -49,7 +49,7 @@ class Answers(BaseModel):
         cls, gpus: Mapping[str, tuple[str, ...]]
     ) -> Mapping[str, tuple[str, ...]]:
         for model, kinds in gpus.items():
-            if odd := [one for one in kinds if may_be_part(one) and not is_profile(model, one)]:
+            if odd := [kind for kind in kinds if may_be_part(kind) and not is_profile(model, kind)]:
                 known = boards()[model].profiles if model in boards() else boards()
                 what = "profiles that it has" if model in boards() else "models that can be cut"
                 raise ValueError(

@@ -66,8 +66,8 @@ def _said(facts: SlurmFacts, key: str) -> str:
 
 def _number(facts: SlurmFacts, key: str) -> int | None:
     """Return the number at the beginning of a setting such as ``30 sec``; None without one."""
-    found = re.match(r"\d{1,12}", facts.config.get(key, ""))
-    return int(found[0]) if found else None
+    match = re.match(r"\d{1,12}", facts.config.get(key, ""))
+    return int(match[0]) if match else None
 
 
 def _versions(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
@@ -125,7 +125,7 @@ def _preempt_lists(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     """Name QOS of the site that begin to preempt with PreemptType=preempt/qos."""
     if _said(facts, "PreemptType") == PREEMPT_QOS:
         return
-    known = {one.name: one for one in facts.qos or ()}
+    known = {qos.name: qos for qos in facts.qos or ()}
     for one in known.values():
         victims = sorted(name for name in one.preempt if not is_ours(name))
         if is_ours(one.name) or not victims:
@@ -204,9 +204,9 @@ def reserved_ports(facts: SlurmFacts) -> frozenset[int]:
 
     A range such as 21000-21999.
     """
-    found = re.search(r"ports=([\d,-]+)", _said(facts, "MpiParams"))
+    match = re.search(r"ports=([\d,-]+)", _said(facts, "MpiParams"))
     try:
-        return frozenset(numbers(found[1])) if found else frozenset()
+        return frozenset(numbers(match[1])) if match else frozenset()
     except SlicewiseError:
         return frozenset()
 
@@ -429,8 +429,8 @@ def _auth(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
                 " connect empty.",
             )
         return
-    found = re.search(r"socket=([^,]+)", _said(facts, "AuthInfo"))
-    socket = found[1] if found else ""
+    match = re.search(r"socket=([^,]+)", _said(facts, "AuthInfo"))
+    socket = match[1] if match else ""
     if socket != wanted.munge_socket:
         yield warning(
             Code.CONF_AUTH,

@@ -163,8 +163,8 @@ def _groups(nodes: Iterable[_Counts]) -> Sequence[_Group]:
             if kind not in whole:
                 by_stem.setdefault(_stem(kind), {})[kind] = count
         for stem, own in by_stem.items():
-            beside = [one for one in groups if one.types & own.keys()]
-            groups = [one for one in groups if not one.types & own.keys()]
+            beside = [group for group in groups if group.types & own.keys()]
+            groups = [group for group in groups if not group.types & own.keys()]
             types = frozenset(own).union(*(one.types for one in beside))
             seen = tuple(node for one in beside for node in one.nodes)
             wholes = (one.beside for one in beside)
@@ -191,7 +191,7 @@ def _model_of(group: _Group) -> Board | UnknownTypes:
     if len(_prices(fitting, group)) > 1:
         fitting = _filled(fitting, group) or fitting
     if len(_prices(fitting, group)) > 1:
-        names = " or ".join(one.model for one in fitting)
+        names = " or ".join(board.model for board in fitting)
         why = f"the GPU is {names}, which differ in price"
         return UnknownTypes(tuple(sorted(group.types)), why)
     beside = [on for kind in group.beside for on in boards_named(kind)]

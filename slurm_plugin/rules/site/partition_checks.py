@@ -121,13 +121,13 @@ def _words(view: PartitionView) -> Iterator[Finding]:
 def _nodes_away(facts: SlurmFacts, managed: frozenset[str]) -> Iterator[Finding]:
     """Name nodes with GPUs that are down, and as a hint those that somebody drains."""
     nodes = sorted(
-        (one for one in facts.nodes if one.is_in(managed) and (one.gpus or one.untyped_gpus)),
-        key=lambda one: one.name,
+        (node for node in facts.nodes if node.is_in(managed) and (node.gpus or node.untyped_gpus)),
+        key=lambda node: node.name,
     )
-    away = [one for one in nodes if not one.states.isdisjoint(_DOWN)]
-    down = [one.name for one in away]
-    kept = [one for one in nodes if one not in away and not one.states.isdisjoint(_DRAINED)]
-    drained = [one.name for one in kept]
+    away = [node for node in nodes if not node.states.isdisjoint(_DOWN)]
+    down = [node.name for node in away]
+    kept = [node for node in nodes if node not in away and not node.states.isdisjoint(_DRAINED)]
+    drained = [node.name for node in kept]
     if down:
         yield warning(
             Code.NODE_DOWN,

@@ -90,7 +90,9 @@ def left_out_text(types: UnknownTypes) -> str:
 
 def _guess(model: str, cut: Iterable[str]) -> list[str]:
     """Return a comment that names the other models whose profiles have the same names."""
-    others = [one.model for one in fitting_boards(cut) if one.model != model]
+    others = [
+        fitting_board.model for fitting_board in fitting_boards(cut) if fitting_board.model != model
+    ]
     return [f"# The types fit these models, too: {', '.join(others)}."] if others else []
 
 

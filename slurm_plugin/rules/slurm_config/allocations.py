@@ -64,7 +64,7 @@ def billed_per_slice(
     own = [views[name] for name in managed if name in views]
     billed = slices = Fraction(0)
     for node in nodes:
-        view = next((one for one in own if node.is_in({one.name})), None)
+        view = next((partition for partition in own if node.is_in({partition.name})), None)
         held = sum(costs.get(kind, 0) * count for kind, count in node.gpus.items())
         if view is None or not held:
             continue
@@ -98,7 +98,7 @@ def fitting_unit(now: Fraction, costs: Iterable[int]) -> Fraction:
 
 def allocations(limits: Iterable[BillingLimit]) -> tuple[BillingLimit, ...]:
     """Return the site's own limits."""
-    return tuple(one for one in limits if not is_ours(one.qos))
+    return tuple(limit for limit in limits if not is_ours(limit.qos))
 
 
 def allocation_findings(
@@ -108,13 +108,13 @@ def allocation_findings(
     own = allocations(limits)
     if billing.stays:
         least = BillingUnit(billing.due).held(min(costs.values(), default=0))
-        yield from (_too_small(one, least) for one in own if one.limit < least)
+        yield from (_too_small(limit, least) for limit in own if limit.limit < least)
         return
     fitting = fitting_unit(billing.now, costs.values())
     better = [] if fitting == billing.due else [setting("cluster", unit_line(fitting))]
     shown = [
-        (one, better or [Mend(Place.ACCOUNTS, line) for line in raised(one, billing)])
-        for one in own
+        (limit, better or [Mend(Place.ACCOUNTS, line) for line in raised(limit, billing)])
+        for limit in own
     ]
     for one, mends in shown[:_MOST_SHOWN]:
         yield warning(

@@ -106,7 +106,7 @@ def devices_of(
         model = gpu.board.model if gpu.board is not None else ""
         gres_type = types.get(ProfileKind(model, "")) or _slurm_name(gpu.name)
         yield Device(gres_type, files(()), its.gres_flags)
-    profiles = {one.placement.profile for one in gpu.instances}
+    profiles = {instance.placement.profile for instance in gpu.instances}
     gres_types = {profile: _type_of(gpu, profile, types) for profile in profiles}
     for one in gpu.instances:
         minors = (one.minor, *(compute.minor for compute in one.computes))
@@ -181,7 +181,7 @@ def node_gres(found: Sequence[Device]) -> str:
     Raises InvalidInputError (SW-REPARTITION-CONF) as ``gres_conf``.
     """
     _require_devices(found)
-    counts = Counter(one.gres_type for one in found)
+    counts = Counter(device.gres_type for device in found)
     return ",".join(f"gpu:{gres_type}:{count}" for gres_type, count in counts.items())
 
 
@@ -195,7 +195,7 @@ def gres_findings(name: str, node: NodeView | None, found: Sequence[Device]) -> 
                 advice="Name the node with --node, as slurm.conf does.",
             ),
         )
-    here = Counter(one.gres_type for one in found)
+    here = Counter(device.gres_type for device in found)
     types = [kind for kind in dict.fromkeys((*here, *node.gpus)) if not is_pad(kind)]
     mend = Mend(Place.NODE, f"slicewise node gres --node {name}")
     return tuple(
@@ -224,7 +224,7 @@ def _count_findings(kind: str, here: int, slurm: int, mend: Mend) -> Iterator[Fi
 
 def unmanaged(found: Sequence[Device], costs: Mapping[str, int]) -> tuple[Finding, ...]:
     """Types for which no tenant is charged."""
-    kinds = dict.fromkeys(one.gres_type for one in found)
+    kinds = dict.fromkeys(device.gres_type for device in found)
     return tuple(
         hint(
             Code.NODE_PRICE,

@@ -97,7 +97,7 @@ def positions(
         )
     there = dict(enumerate(before))
     fixed = {index: _kept(there.get(index), after) for index in held}
-    kinds = _kinds(before, Counter(one.gres_type for one in after), fixed)
+    kinds = _kinds(before, Counter(device.gres_type for device in after), fixed)
     arranged = _apart(kinds, fixed) if pads_between else kinds
     rest = defaultdict[str, list[Device]](list)
     for one in after:
@@ -198,7 +198,7 @@ def counts_by_run(arranged: Sequence[Device | None]) -> Mapping[str, int]:
     """Devices by type, in the order of Slurm's indices; each run of pads is a type of its own."""
     found: dict[str, int] = {}
     index = 0
-    for kind, those in groupby(one.gres_type if one else "" for one in arranged):
+    for kind, those in groupby(device.gres_type if device else "" for device in arranged):
         count = sum(1 for _ in those)
         found[kind or f"{PAD}{index}"] = count
         index += count
@@ -232,14 +232,14 @@ def node_positions(slurm_conf: str, gres_conf: str, node: str) -> Positions:
     prints them: no line shared with other nodes, one for each device, each with AutoDetect=off.
     """
     lines = _gpu_lines(gres_conf.split("\n"), node)
-    found = [_device(line, said, node) for line, said in lines.values()]
+    devices = [_device(line, said, node) for line, said in lines.values()]
     conf = slurm_conf.split("\n")
     match = _GRES.search(_bare(conf[_node_line(conf, node)]))
     counts = _counts(match[1] if match else "")
-    if counts != Counter(one.gres_type for one in found):
+    if counts != Counter(device.gres_type for device in devices):
         raise _wrong(f"slurm.conf and gres.conf don't have the same devices of {node}.")
-    ordered = (one for kind in counts for one in found if one.gres_type == kind)
-    return tuple(None if is_pad(one.gres_type) else one for one in ordered)
+    ordered = (device for kind in counts for device in devices if device.gres_type == kind)
+    return tuple(None if is_pad(device.gres_type) else device for device in ordered)
 
 
 def device_files(gres_conf: str, node: str) -> Iterator[str]:
@@ -323,8 +323,8 @@ def _several(text: str) -> InvalidInputError:
 
 def _counts(gres: str) -> Mapping[str, int]:
     found = Counter[str]()
-    for one in parse_gpu_requests(gres):
-        found[one.gres_type or ""] += one.count
+    for request in parse_gpu_requests(gres):
+        found[request.gres_type or ""] += request.count
     return found
 
 

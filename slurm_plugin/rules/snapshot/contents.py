@@ -156,7 +156,8 @@ def _everywhere(tres: Mapping[str, Amount]) -> Mapping[str, Amount]:
 def partition_values(partitions: Iterable[PartitionView]) -> tuple[PartitionView, ...]:
     """The partitions, without weights of TRES that only this site has."""
     return tuple(
-        replace(one, billing_weights=_everywhere(one.billing_weights)) for one in partitions
+        replace(partition, billing_weights=_everywhere(partition.billing_weights))
+        for partition in partitions
     )
 
 
@@ -164,12 +165,12 @@ def association_values(associations: Iterable[Association]) -> tuple[Association
     """The accounts and users, without limits on TRES that only this site has."""
     return tuple(
         replace(
-            one,
-            grp_tres=_everywhere(one.grp_tres),
-            grp_tres_run_mins=_everywhere(one.grp_tres_run_mins),
-            grp_tres_mins=_everywhere(one.grp_tres_mins),
+            association,
+            grp_tres=_everywhere(association.grp_tres),
+            grp_tres_run_mins=_everywhere(association.grp_tres_run_mins),
+            grp_tres_mins=_everywhere(association.grp_tres_mins),
         )
-        for one in associations
+        for association in associations
     )
 
 
@@ -177,12 +178,12 @@ def qos_values(found: Iterable[Qos]) -> tuple[Qos, ...]:
     """The QOS, without limits on TRES that only this site has."""
     return tuple(
         replace(
-            one,
-            grp_tres=_everywhere(one.grp_tres),
-            max_tres_per_account=_everywhere(one.max_tres_per_account),
-            grp_tres_run_mins=_everywhere(one.grp_tres_run_mins),
+            qos,
+            grp_tres=_everywhere(qos.grp_tres),
+            max_tres_per_account=_everywhere(qos.max_tres_per_account),
+            grp_tres_run_mins=_everywhere(qos.grp_tres_run_mins),
         )
-        for one in found
+        for qos in found
     )
 
 
@@ -193,7 +194,9 @@ def service_values(directives: Mapping[str, str]) -> Mapping[str, str]:
 
 def ledger_values(view: LedgerView) -> LedgerView:
     """The ledger's view, without what operators wrote and what it remembers of slurmdbd."""
-    return replace(view, windows=tuple(replace(one, reason="") for one in view.windows), known={})
+    return replace(
+        view, windows=tuple(replace(window, reason="") for window in view.windows), known={}
+    )
 
 
 def without_addresses(nodes: Iterable[NodeView]) -> tuple[NodeView, ...]:

@@ -92,19 +92,23 @@ def under_other_names(snapshot: SiteSnapshot, names: Pseudonyms) -> SiteSnapshot
     qos = other_qos(_qos_in(snapshot), names)
     return replace(
         snapshot,
-        partitions=tuple(_partition(one, qos) for one in snapshot.partitions),
+        partitions=tuple(_partition(partition, qos) for partition in snapshot.partitions),
         # Slurm has them in the order of the names that they had.
         associations=tuple(
             sorted(
-                (_association(one, names, qos) for one in snapshot.associations),
-                key=lambda one: (one.account, one.user, one.partition),
+                (_association(association, names, qos) for association in snapshot.associations),
+                key=lambda association: (
+                    association.account,
+                    association.user,
+                    association.partition,
+                ),
             )
         ),
         qos=tuple(sorted((_qos(one, qos) for one in snapshot.qos), key=lambda one: one.name)),
-        jobs=tuple(_job(one, names, qos) for one in snapshot.jobs),
+        jobs=tuple(_job(job, names, qos) for job in snapshot.jobs),
         settings=_settings(snapshot.settings, names),
         ledger=_ledger(snapshot.ledger, names),
-        services=tuple(_service(one, names) for one in snapshot.services),
+        services=tuple(_service(service, names) for service in snapshot.services),
         pseudonyms="all" if names.accounts else "names",
     )
 
@@ -113,7 +117,7 @@ def _qos_in(snapshot: SiteSnapshot) -> Iterator[str]:
     """Names of all QOS that it has anywhere."""
     yield from map(qos_name, snapshot.ledger.tenants)
     yield from (one.name for one in snapshot.qos)
-    yield from (one.qos for one in snapshot.jobs)
+    yield from (job.qos for job in snapshot.jobs)
     for qos in snapshot.qos:
         yield from qos.preempt
     for one in snapshot.associations:
@@ -191,25 +195,26 @@ def _ledger(view: LedgerView, names: Pseudonyms) -> LedgerView:
             for name, one in view.tenants.items()
         },
         windows=tuple(
-            replace(one, tenant=one.tenant if one.tenant == ALL else of(one.tenant))
-            for one in view.windows
+            replace(window, tenant=window.tenant if window.tenant == ALL else of(window.tenant))
+            for window in view.windows
         ),
         loans=tuple(
             sorted(
-                replace(one, lender=of(one.lender), borrower=of(one.borrower)) for one in view.loans
+                replace(loan, lender=of(loan.lender), borrower=of(loan.borrower))
+                for loan in view.loans
             )
         ),
         recalls=tuple(
             sorted(
-                replace(one, lender=of(one.lender), borrower=of(one.borrower))
-                for one in view.recalls
+                replace(recall, lender=of(recall.lender), borrower=of(recall.borrower))
+                for recall in view.recalls
             )
         ),
         balances={
             of(name): replace(one, tenant=of(one.tenant)) for name, one in view.balances.items()
         },
         rollovers={of(name): at_s for name, at_s in view.rollovers.items()},
-        reservations=tuple(_reservation(one, names) for one in view.reservations),
+        reservations=tuple(_reservation(reservation, names) for reservation in view.reservations),
     )
 
 
