@@ -14,6 +14,7 @@ import pytest_asyncio
 from effort import is_ci
 from jobs_as_users import Users
 from json_checker import check_output
+from quotas import until_daemon_leads
 from run_folder import path_for
 
 from slicewise.sandbox.cluster import Sandbox
@@ -107,7 +108,8 @@ def without_admission(sandbox: Sandbox) -> Iterator[None]:
 
 
 def _remove_tenants(sandbox: Sandbox) -> None:
-    """Children before their parents."""
+    """Children before their parents; a test may have killed the daemon just now."""
+    until_daemon_leads(sandbox)
     listed = json.loads(sandbox.run("root", ("slicewise", "tenant", "list", "--json")).stdout)
     for name in reversed([row["tenant"] for row in listed]):
         sandbox.run("root", ("slicewise", "tenant", "delete", name, "--yes"))

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from quotas import until_in_force
+from quotas import until_daemon_leads, until_in_force
 from stand_ins.scripted import settings
 from waiting import until
 
@@ -234,6 +234,7 @@ def test_a_killed_daemon_costs_a_look_and_its_successor_goes_on(sandbox: Sandbox
     assert set(before) <= set(found)
     assert len(found) == len(set(found))
     assert after[0] % TEN_S == 0
+    until_daemon_leads(sandbox)
 
 
 def accounts_of(sandbox: Sandbox, user: str) -> set[str]:
