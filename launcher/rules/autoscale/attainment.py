@@ -24,7 +24,6 @@ _GAIN = 1.0
 """How much the logarithm of the price moves within the requests of a span, at most."""
 LEAST, HIGHEST = 1 / 4, 8.0
 """Bounds of the price's factor."""
-_FAR_MORE = 1.5
 _MOST_PER_S = 0.006
 """How much its logarithm moves in a second, at most: 12 % in 20 s."""
 
@@ -163,13 +162,10 @@ def _moved(known: Attainment, count: int, late: float, aim: float) -> float:
     """Return the goal after ``count`` more requests have begun, ``late`` of them too late.
 
     Its logarithm is the integral of what was late beyond what the aim permits, so in the long run
-    neither more nor less is. A span whose requests are all in time lowers it by ``_GAIN``; but not
-    after a burst that made far more late than the aim permits, since the next may be such a one.
+    neither more nor less is. A span whose requests are all in time lowers it by ``_GAIN``.
     """
     permitted = 1 - aim
     beyond = (late - permitted * count) / (permitted * known.begun + _FEW_LATE)
-    if known.late - known.short > _FAR_MORE * permitted * known.begun + _FEW_LATE:
-        beyond = max(beyond, 0.0)
     return min(max(known.goal * exp(_GAIN * min(beyond, 1.0)), LEAST), HIGHEST)
 
 

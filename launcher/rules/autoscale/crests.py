@@ -7,6 +7,7 @@ for each of the levels, as the last one is in ``idle.py``.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import Annotated
 
 from pydantic import Field
@@ -23,6 +24,8 @@ _ENOUGH = 1.5
 _BEYOND = 4
 """Levels above the highest one reached for which there may be replicas, too: a crest four times as
 large."""
+_CHANCE = 2.0
+"""By how much the square root of a steady load rises by chance at most: four deviations."""
 _ASSUMED = (0.05,) * (len(EDGES_S) + 1)
 """Assumed weights: so little that one pause seen outweighs all of them."""
 
@@ -98,11 +101,11 @@ def worth_having(
 
     Without a replica of ``concurrency`` places, so many requests of ``service_s`` seconds are late
     as it would begin until a start for the crest ends. What is started now comes in time for the
-    next crest only of levels whose crest goes on.
+    next crest only of levels whose crest goes on, and the forecast starts what that one needs.
     """
     for expected in _expected(known):
         level, of = expected.level, expected.of
-        if stakes.start_s is None and of.last_s < at_s:
+        if stakes.start_s is None and (of.last_s < at_s or not expected.is_larger):
             continue
         late = expected.used_s * min(level, concurrency) / service_s
         saved_s = min(late * stakes.late_s, stakes.most_s) + (stakes.start_s or 0.0)
@@ -120,6 +123,11 @@ class _Expected:
     chance: float
     used_s: float
 
+    @property
+    def is_larger(self) -> bool:
+        """Whether the level was hardly or never reached."""
+        return self.chance < 1
+
 
 def _expected(known: Crests) -> Iterator[_Expected]:
     """Yield what is expected of each level, the highest first.
@@ -129,18 +137,23 @@ def _expected(known: Crests) -> Iterator[_Expected]:
     part of the crests of the highest level of which enough is known. How large a part of those
     never reached follows from how many crests go on to the next level, from the highest level on
     that half of them reached.
+
+    The lowest levels of a steady load have hardly any crests, since they never end. Crests above
+    that chance explains are no bursts, and nothing larger is expected of them.
     """
     counts = [crest.count + 1 for crest in known]
     enough = [index for index, count in enumerate(counts) if count >= _ENOUGH]
     if not enough:
         return
     highest = known[enough[-1]]
-    half = max(index for index, count in enumerate(counts) if count >= max(counts) / 2)
+    often = [index for index, count in enumerate(counts) if count >= max(counts) / 2]
+    half, steady = often[-1], LEVELS[often[0] - 1] if often[0] else 0
     tail = sum(counts[half:])
     share = (tail - counts[half] + 1) / (tail + 2)
     rarer = [*counts[enough[-1] + 1 :], *(counts[-1] * share**n for n in range(1, _BEYOND + 1))]
     used_s = sum(crest.total_used_s + crest.used_s for crest in known[half:]) / tail
-    levels = list(zip(LEVELS[enough[-1] + 1 :], rarer, strict=False))
+    is_burst = sqrt(LEVELS[enough[-1]]) > sqrt(steady) + _CHANCE
+    levels = list(zip(LEVELS[enough[-1] + 1 :], rarer, strict=False)) if is_burst else []
     for level, count in reversed(levels):
         yield _Expected(level, highest, count / (highest.count + 2), used_s)
     for index in reversed(enough):

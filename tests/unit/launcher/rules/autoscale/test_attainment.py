@@ -93,13 +93,6 @@ def test_in_the_long_run_as_many_are_late_as_the_aim_permits():
     assert in_turn.goal == pytest.approx(1, abs=0.2)
 
 
-def test_after_a_burst_that_was_late_those_in_time_do_not_make_late_ones_cheaper():
-    """Until the half hour has no more than half as many again as the aim permits."""
-    late = looked_at([(600, 600), *[(0, 600)] * 4, (0, 0)], aim=0.9)
-    goals = [looked_at([(count, 0)] * 100, aim=0.9, begun=late).goal for count in (1, 20, 60)]
-    assert goals[0] == goals[1] == late.goal > goals[2]
-
-
 def test_while_all_replicas_serve_that_may_run_a_higher_price_is_no_help():
     late = [(10, 10), (0, 10), (0, 10), (0, 0)] * 50
     known = looked_at(late, is_full=True)
