@@ -53,7 +53,7 @@ def view_of(logs: Path, user: str = OWNER) -> ServiceView:
 
 def texts(logs: Path) -> list[str]:
     lines, _ = last_lines(view_of(logs), (0,), Chosen(10))
-    return [one.text for one in lines]
+    return [log_line.line for log_line in lines]
 
 
 def test_a_log_is_read_as_its_owner_and_root_is_root_again(logs: Path):
