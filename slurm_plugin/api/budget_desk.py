@@ -2,17 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
 from slicewise.cluster.language.periods import period_start_s
-from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
-from slicewise.slurm_plugin.api.reads import Reads, hiding_places
+from slicewise.slurm_plugin.api.ledger_desk import LedgerDesk
+from slicewise.slurm_plugin.api.reads import hiding_places
 from slicewise.slurm_plugin.common.budget_requests import (
     BudgetDeleteAnswer,
     BudgetDeleteRequest,
@@ -23,32 +21,20 @@ from slicewise.slurm_plugin.common.budget_requests import (
     BudgetSetAnswer,
     BudgetSetRequest,
 )
-from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
 from slicewise.slurm_plugin.rules.accounting.budgets import amend_of, lost
 from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
 from slicewise.slurm_plugin.rules.quota.amounts import BudgetWords, budget_from_words
 from slicewise.slurm_plugin.rules.quota.tenants import check_words, payers, require_tenant
 from slicewise.slurm_plugin.rules.quota.types import Budget, TenantUpdate
-from slicewise.slurm_plugin.state.controller import ClusterState
-
-T = TypeVar("T")
 
 _PATIENCE_S = 5.0
 _LOOK_AGAIN_S = 0.2
 """Seconds between two looks whether the charging loop has begun the period."""
 
 
-class BudgetDesk:
+class BudgetDesk(LedgerDesk):
     """Changes are each in one transaction of the ledger; an entry is booked once for its key."""
-
-    def __init__(
-        self, settings: Settings, ledger: Ledger, cluster_state: ClusterState, reads: Reads
-    ) -> None:
-        self._settings = settings
-        self._ledger = ledger
-        self._cluster_state = cluster_state
-        self._reads = reads
 
     def handlers(self) -> ReaderHandlers:
         """What answers each request; they raise what those of ``TenantDesk`` do."""
@@ -61,11 +47,7 @@ class BudgetDesk:
             }
         )
 
-    async def _read(self, principal: Principal, read: Callable[[], T]) -> T:
-        return await self._reads.from_ledger(principal.uid, read)
-
     async def _set(self, request: BudgetSetRequest, principal: Principal) -> BudgetSetAnswer:
-        self._cluster_state.require_leader()
         tenant, ledger, zone = request.tenant, self._ledger, self._settings.ledger.time_zone
         now_s = int(self._cluster_state.clock.shown_s)
         author = request.author or principal.user
@@ -88,8 +70,7 @@ class BudgetDesk:
             adjusted = ledger.tenants.set_budget(update, author, request.reason, amend)
             return before, after, gone, adjusted
 
-        before, after, gone, adjusted = await self._read(principal, change)
-        self._cluster_state.hurry()
+        before, after, gone, adjusted = await self._change(principal, change)
         return BudgetSetAnswer(
             before=before,
             after=after,
@@ -117,7 +98,6 @@ class BudgetDesk:
     async def _delete(
         self, request: BudgetDeleteRequest, principal: Principal
     ) -> BudgetDeleteAnswer:
-        self._cluster_state.require_leader()
         tenant, tenants = request.tenant, self._ledger.tenants
 
         def change() -> str:
@@ -126,8 +106,7 @@ class BudgetDesk:
             tenants.change(TenantUpdate(tenant, budget="off"), author, request.reason)
             return payers(tenants.policy())[tenant]
 
-        payer = await self._read(principal, change)
-        self._cluster_state.hurry()
+        payer = await self._change(principal, change)
         return BudgetDeleteAnswer(payer=payer)
 
     def _require_budget(self, tenant: str) -> Budget:
@@ -141,7 +120,6 @@ class BudgetDesk:
         return budget
 
     async def _enter(self, request: BudgetEnterRequest, principal: Principal) -> BudgetEnterAnswer:
-        self._cluster_state.require_leader()
         entry = BudgetEntry(
             request.tenant,
             request.kind,
@@ -167,8 +145,7 @@ class BudgetDesk:
             view = ledger_view_now(self._ledger, self._settings, at_s)
             return left_millislice_s(view).get(entry.tenant)
 
-        left = await self._read(principal, change)
-        self._cluster_state.hurry()
+        left = await self._change(principal, change)
         return BudgetEnterAnswer(entry=entry, left_millislice_s=left)
 
     async def _history(

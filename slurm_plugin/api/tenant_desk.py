@@ -2,19 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
 from slicewise.cluster.language.periods import next_start_s
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.tenant_messages import TypeOfQuota
-from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
-from slicewise.slurm_plugin.api.reads import Reads, hiding_places
+from slicewise.slurm_plugin.api.ledger_desk import LedgerDesk
+from slicewise.slurm_plugin.api.reads import hiding_places
 from slicewise.slurm_plugin.common.tenant_requests import (
     AccountsAnswer,
     AccountsRequest,
@@ -41,7 +40,6 @@ from slicewise.slurm_plugin.common.tenant_requests import (
     TenantStatusesAnswer,
     TenantStatusesRequest,
 )
-from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
 from slicewise.slurm_plugin.rules.accounting.budgets import Amend
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
@@ -73,9 +71,6 @@ from slicewise.slurm_plugin.rules.quota.types import (
 )
 from slicewise.slurm_plugin.rules.quota.waiting_work import waiting_work
 from slicewise.slurm_plugin.rules.quota.words import calendar_notes
-from slicewise.slurm_plugin.state.controller import ClusterState
-
-T = TypeVar("T")
 
 _LOOK_AGAIN_S = 1.0
 """Seconds after which the ledger is asked again, as another daemon may have compiled."""
@@ -96,21 +91,13 @@ class SlurmSeen:
     instances: Mapping[str, int] = field(hash=False)
 
 
-class TenantDesk:
+class TenantDesk(LedgerDesk):
     """Reads and changes of the policy; only root and SlurmUser may ask for them.
 
     A change is in one transaction of the ledger, so it is whole or not at all, and says what it
     says also when it is asked for again, but that a tenant deleted twice is unknown. The daemon
     that leads makes it, and a round at once.
     """
-
-    def __init__(
-        self, settings: Settings, ledger: Ledger, cluster_state: ClusterState, reads: Reads
-    ) -> None:
-        self._settings = settings
-        self._ledger = ledger
-        self._cluster_state = cluster_state
-        self._reads = reads
 
     def handlers(self) -> ReaderHandlers:
         """What answers each request.
@@ -136,9 +123,6 @@ class TenantDesk:
         )
 
     # Reads
-
-    async def _read(self, principal: Principal, read: Callable[[], T]) -> T:
-        return await self._reads.from_ledger(principal.uid, read)
 
     async def _statuses(
         self, _: TenantStatusesRequest, principal: Principal
@@ -290,13 +274,6 @@ class TenantDesk:
 
     # Changes
 
-    async def _change(self, principal: Principal, change: Callable[[], T]) -> T:
-        """Change the ledger, and have a round made at once."""
-        self._cluster_state.require_leader()
-        done = await self._read(principal, change)
-        self._cluster_state.hurry()
-        return done
-
     async def _create(
         self, request: TenantCreateRequest, principal: Principal
     ) -> TenantPlaceAnswer:
@@ -399,7 +376,7 @@ class TenantDesk:
             return before, changed(before, made.update), made
 
         before, after, quota_change = await self._change(principal, change)
-        warnings: tuple[str, ...] = (why_not,) if why_not else ()
+        warnings: tuple[str, ...] = (why_not,)
         if seen is not None:
             warnings = overcommitment_warnings(after, seen.capacity_millislices, seen.instances)
         return QuotaSetAnswer(

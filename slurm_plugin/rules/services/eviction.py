@@ -115,7 +115,7 @@ class Evictions:
         self._lenders = still_waiting(within, going, recalls, starting)
         for name in before.keys() - self._lenders.keys():
             is_again = now_s - self._over_s.get(name, -inf) < AGAIN_S
-            self._waits[name] = min(self._waits[name], now_s + REST_S * is_again)
+            self._waits[name] = min(self._waits[name], now_s + (REST_S if is_again else 0.0))
             self._over_s[name] = now_s
 
     @property
