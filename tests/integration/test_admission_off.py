@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from jobs_as_users import Users
-from quotas import until_in_force
+from quotas import until_daemon_leads, until_in_force
 from waiting import until, until_is
 
 from slicewise.sandbox.cluster import Sandbox
@@ -59,6 +59,17 @@ def running(users: Users) -> int:
     return sum(int(amount) for amount in re.findall(r"billing=(\d+)", shown))
 
 
+@pytest.fixture
+def limits_stay(users: Users) -> Iterator[None]:
+    """No daemon gives the borrowed QOS what waits there and fits in the tenant's own quota."""
+    users.sandbox.stop("daemon")
+    yield
+    users.clear()
+    users.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
+    until_daemon_leads(users.sandbox)
+
+
+@pytest.mark.usefixtures("limits_stay")
 @pytest.mark.parametrize(
     ("qos", "held"),
     [

@@ -143,10 +143,10 @@ def restart_daemon(users: Users, *argv: str) -> None:
 
 @pytest.fixture
 def short_memory(users: Users) -> Iterator[None]:
-    """What a tenant's jobs held in tests before fades within minutes, not weeks."""
+    """What a tenant's jobs held in tests before fades within a minute, not weeks."""
     file = users.sandbox.layout.settings_file
     before = file.read_text()
-    file.write_text(f"{before}\n[priority]\nhalf_life_h = 0.02\n")
+    file.write_text(f"{before}\n[priority]\nhalf_life_h = 0.003\n")
     restart_daemon(users)
     yield
     file.write_text(before)
