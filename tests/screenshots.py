@@ -24,7 +24,6 @@ import aiohttp
 from browser import NARROW, PROGRAMS, WIDE, Browser, Scheme, Viewer, browser_up, installed
 from builders.past_day import write_past_day
 from PIL import Image
-from pydantic import TypeAdapter
 from rich.console import Console
 from rich.text import Text
 from stand_ins.made_up_daemon import Fiction, site_up
@@ -38,10 +37,10 @@ from slicewise.cluster.rpc.history_messages import (
     HistoryUnit,
 )
 from slicewise.cluster.rpc.message import Answer, Request
-from slicewise.cluster.rpc.read_messages import StatementAnswer, StatementRequest
 from slicewise.cluster.settings.read import load_settings
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.sandbox.demo.commands import publish_models
+from slicewise.slurm_plugin.common.ledger_requests import StatementAnswer, StatementRequest
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.page.pages import PAGES, Page
 from slicewise.slurm_plugin.rules.accounting.types import Run, RunKey, StatementRow
@@ -338,9 +337,7 @@ def _statement() -> StatementAnswer:
     """Two runs of each tenant, the second of a service."""
     now_s = int(time.time())
     rows = tuple(_run(nth, now_s) for nth in range(2 * _MANY))
-    return StatementAnswer(
-        now_s=now_s, rows=TypeAdapter(tuple[StatementRow, ...]).dump_python(rows)
-    )
+    return StatementAnswer(now_s=now_s, rows=rows)
 
 
 def _run(nth: int, now_s: int) -> StatementRow:

@@ -55,11 +55,11 @@ class Answer(Message):
 
     v: Literal[1] = 1
 
-    def __init_subclass__(cls, *, leaves_out_none: bool | None = None, **options: Any) -> None:
-        """Keep what the answer declares, for its own subclasses, too."""
-        super().__init_subclass__(**options)
-        if leaves_out_none is not None:
-            cls.leaves_out_none = leaves_out_none
+
+class WholeAnswer(Answer):
+    """An answer with values of the rules, whose fields are all needed."""
+
+    leaves_out_none = False
 
 
 class DoneAnswer(Answer):

@@ -1,98 +1,11 @@
-"""Messages that only read: what may start, what was used, why a job waits, its priority."""
+"""Messages that only read: what a service was, why a job waits, what its priority is made of."""
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, field_validator
+from pydantic import AfterValidator, Field
 
 from slicewise.cluster.language.accounts import account_name
 from slicewise.cluster.rpc.message import NO_CONTROLS, Answer, Asks, Message, Request, TenantText
-
-Number = Annotated[int, Field(ge=-(2**40), le=2**40)]
-"""Job ids and Unix seconds."""
-Record = dict[str, JsonValue]
-"""A value of the plug-in, by field; only the plug-in's own programs read it."""
-
-
-class HeadroomAnswer(Answer):
-    """``headroom``: the fields of ``slicewise why TENANT --limits --json``."""
-
-    headroom: Record
-
-
-class HeadroomRequest(Request, Asks[HeadroomAnswer], get="headroom"):
-    """Asks what a tenant may still start, and why not more; for its users, root and SlurmUser."""
-
-    tenant: TenantText
-
-
-class StatementCursor(Message):
-    """Where a page of a statement ends: its last run, and up to when running ones are counted."""
-
-    tenant: TenantText
-    start_s: Number
-    job_id: Number
-    now_s: Number
-
-
-class StatementAnswer(Answer):
-    """One page.
-
-    Attributes:
-        more: where the next page begins; None after the last page.
-        charged_below: of one tenant, those below it that have had runs, as far as the user may read
-            them: the statement has none of theirs that it does not pay for. On the first page.
-    """
-
-    now_s: int
-    rows: tuple[Record, ...]
-    more: StatementCursor | None = None
-    charged_below: tuple[str, ...] = ()
-
-
-class StatementRequest(Request, Asks[StatementAnswer], get="statement"):
-    """Asks what was used, run by run, by a tenant or by all that the user may read.
-
-    Of a tenant, the runs of its account and those that it pays for, as far as they are of accounts
-    that the user may read. Of runs that began before ``until_s``, if it is given. ``after`` is
-    ``more`` of an earlier answer, to get the next page.
-    """
-
-    tenant: TenantText | None = None
-    since_s: Number = 0
-    until_s: Number | None = None
-    after: StatementCursor | None = None
-
-    @field_validator("after", mode="before")
-    @classmethod
-    def _of_text(cls, value: object) -> object:
-        return StatementCursor.model_validate_json(value) if isinstance(value, str) else value
-
-
-class BalanceAnswer(Answer):
-    """One line for each tenant that ever had a run or a budget."""
-
-    balances: tuple[Record, ...]
-
-
-class BalanceRequest(Request, Asks[BalanceAnswer], get="balance"):
-    """Asks for accounts as they stand, of a tenant or of all that the user may read."""
-
-    tenant: TenantText | None = None
-
-
-class BudgetsAnswer(Answer):
-    """One record for each budget."""
-
-    budgets: tuple[Record, ...]
-
-
-class BudgetsRequest(Request, Asks[BudgetsAnswer], get="budgets"):
-    """Asks what is left of the budgets that pay for a tenant, or for all that the user may read.
-
-    Of a tenant, also what was used in the running period.
-    """
-
-    tenant: TenantText | None = None
 
 
 class GenerationRecord(Message):

@@ -20,7 +20,9 @@ _MESSAGES = "slicewise.cluster.rpc.read_messages"
 _REPARTITION = "slicewise.cluster.language.gpus.repartitions:Repartition"
 _RUN = "slicewise.cluster.language.rebalances:RebalanceRun"
 _COMMANDS, _VIEWS = "slicewise.slurm_plugin.cli.commands", "slicewise.slurm_plugin.cli.views"
-_TENANT = f"{_VIEWS}.tenants:ShownTenant"
+_STATUS = "slicewise.slurm_plugin.rules.accounting.overview"
+_TENANTS = "slicewise.slurm_plugin.common.tenant_requests"
+_BUDGETS = "slicewise.slurm_plugin.common.budget_requests"
 
 _APPLIED = (
     f"{_CLI}.service:Applied",
@@ -70,19 +72,19 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "ledger db current": (f"{_COMMANDS}.ledger_db:DatabaseRevisions",),
     "ledger db backup": ("slicewise.slurm_plugin.rules.accounting.types:BackupRecord",),
     "ledger db check-backup": ("slicewise.slurm_plugin.rules.accounting.types:BackupRecord",),
-    "tenant create": (f"{_VIEWS}.tenants:PlacedTenant",),
-    "tenant move": (f"{_VIEWS}.tenants:PlacedTenant",),
-    "tenant list": (f"{_TENANT}[]",),
-    "tenant show": (f"{_VIEWS}.tenants:ShownDetails", f"{_TENANT}[]"),
+    "tenant create": (f"{_TENANTS}:TenantPlaceAnswer",),
+    "tenant move": (f"{_TENANTS}:TenantPlaceAnswer",),
+    "tenant list": (f"{_STATUS}:TenantStatus[]",),
+    "tenant show": (f"{_STATUS}:Details", f"{_STATUS}:TenantStatus[]"),
     "tenant delete": (f"{_VIEWS}.tenants:DeletedTenant",),
     "tenant import": ("slicewise.slurm_plugin.rules.quota.accounts:TakeOver[]",),
     "tenant check": ("slicewise.slurm_plugin.rules.quota.accounts:AccountDifference[]",),
-    "tenant-quota set": (f"{_VIEWS}.tenants:ShownOutcome",),
-    "tenant-quota history": (f"{_VIEWS}.tenants:ShownChange[]",),
+    "tenant-quota set": (f"{_VIEWS}.tenants:QuotaOutcome",),
+    "tenant-quota history": ("slicewise.slurm_plugin.rules.quota.types:QuotaChange[]",),
     "tenant-quota apply": (f"{_COMMANDS}.quota_plan:ShownQuotaPlan",),
     "tenant-quota loans": (
         "slicewise.slurm_plugin.rules.quota.loan_lines:LoanLine[]",
-        f"{_VIEWS}.quota_plan:ShownLoanChange[]",
+        "slicewise.slurm_plugin.rules.quota.types:LoanChange[]",
     ),
     "tenant-quota calendar create": (f"{_VIEWS}.calendar:NewWindow",),
     "tenant-quota calendar list": (
@@ -90,11 +92,11 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
         f"{_VIEWS}.calendar:PastWindow[]",
     ),
     "tenant-quota calendar delete": (f"{_VIEWS}.calendar:ShownWindow",),
-    "budget set": (f"{_VIEWS}.budgets:SetBudget",),
-    "budget delete": (f"{_VIEWS}.budgets:Payer",),
-    "budget show": ("slicewise.slurm_plugin.rules.accounting.overview:BudgetStatus[]",),
-    "budget grant": (f"{_VIEWS}.budgets:BookedEntry",),
-    "budget adjust": (f"{_VIEWS}.budgets:BookedEntry",),
+    "budget set": (f"{_BUDGETS}:BudgetSetAnswer",),
+    "budget delete": (f"{_BUDGETS}:BudgetDeleteAnswer",),
+    "budget show": (f"{_STATUS}:BudgetStatus[]",),
+    "budget grant": (f"{_BUDGETS}:BudgetEnterAnswer",),
+    "budget adjust": (f"{_BUDGETS}:BudgetEnterAnswer",),
     "budget history": (f"{_VIEWS}.budgets:Event[]",),
     "simulate": ("slicewise.simulation.rules.report.documents:ComparedResult",),
     "compile": (

@@ -15,7 +15,6 @@ from slicewise.cluster.language.service import MAX_SLOTS, whole_number
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.messages import DeleteRequest, ServiceView, ViewRequest
 from slicewise.cluster.rpc.order_messages import OrderRequest
-from slicewise.cluster.rpc.read_messages import BudgetsRequest
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.read import load_settings
@@ -116,11 +115,10 @@ def scale_service(
 def _used_up(daemon: DaemonClient, tenant: str) -> str:
     """Return whose budget, of those that pay for the tenant, is used up; "" if none is known."""
     with suppress(SlicewiseError):
-        for one in daemon.call(BudgetsRequest(tenant=tenant)).budgets:
-            left, budget = one["left_millislice_s"], one["budget"]
-            overdraft = budget["overdraft_millislice_s"] if isinstance(budget, dict) else None
-            if isinstance(left, int) and isinstance(overdraft, int) and left + overdraft <= 0:
-                return str(one["tenant"])
+        for seen in daemon.call(ViewRequest()).tenants:
+            budget = seen.budget if seen.name == tenant else None
+            if budget is not None and budget.run_millislice_min <= 0:
+                return budget.payer
     return ""
 
 

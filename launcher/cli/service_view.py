@@ -95,7 +95,7 @@ def service_status(
     the launcher last reported them.
 
     With --watch and --json, each change is one object on a line of its own (NDJSON). Ages, time
-    left, rates and quality alone are no change: they tick.
+    left, rates, quality and what is left of a budget are no change: they tick.
     """
     settings = load_settings()
     service = _find(name, asyncio.run(observe(settings)))
@@ -147,7 +147,13 @@ def _without_ticks(status: Mapping[str, Any]) -> object:
         {**one, "age_s": None, "lease_left_s": None, "why": _ENDS_IN.sub("ends", one["why"])}
         for one in status["replicas"]
     ]
-    return {**status, "rate_per_s": None, "quality": None, "replicas": replicas}
+    report, quota = status["report"] or {}, status["quota"] or {}
+    return {
+        **status,
+        "report": {**report, "rate_per_s": None, "quality": None},
+        "quota": {**quota, "budget": None},
+        "replicas": replicas,
+    }
 
 
 def _watched(settings: Settings, service: ServiceObservation) -> Iterator[ServiceObservation]:

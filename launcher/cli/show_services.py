@@ -69,7 +69,7 @@ def _columns(services: Sequence[ServiceObservation]) -> tuple[Column, ...]:
         column("state", map(condition, services)),
         column("array job", (s.array_job_id for s in services), right=True, rank=5),
         column("profile", (s.shape.words for s in services), rank=4),
-        column("desired", (_number(s.desired_replicas) for s in services), right=True, rank=6),
+        column("desired", map(_desired, services), right=True, rank=6),
         column("ready", _counts(services, "ready"), right=True, rank=1),
         column("starting", _counts(services, "starting"), right=True, rank=2),
         column("draining", _counts(services, "draining"), right=True, rank=4),
@@ -89,6 +89,10 @@ def condition(service: ServiceObservation) -> Text:
 def _counts(services: Iterable[ServiceObservation], state: State) -> Iterable[Text]:
     counts = (len(service.in_state(state)) for service in services)
     return (Text(str(count), style=_STYLES[state] if count else "dim") for count in counts)
+
+
+def _desired(service: ServiceObservation) -> str:
+    return _number(service.report.desired_replicas if service.report is not None else None)
 
 
 def _outdated_count(service: ServiceObservation) -> Text:
@@ -154,8 +158,8 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
             yield "engine", Text(f"{old}: {upgrade(old.rpartition(' ')[0])}", style="yellow")
         if service.report.engine_load is not None:
             yield "engines", Text("; ".join(_servers(service.report.engine_load)))
-    for adapter in service.adapters:
-        yield "adapter", Text(_adapter(adapter), style="red" if adapter.why else "")
+        for adapter in service.report.adapters:
+            yield "adapter", Text(_adapter(adapter), style="red" if adapter.why else "")
     yield "slice", Text(_slice(service))
     yield "quota", Text(_quota(service))
     for heading, text, style in _remarks(service):

@@ -6,14 +6,14 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import computed_field
 
-from slicewise.cluster.language.documents import HIDDEN, TextOrNull, key_or_null
+from slicewise.cluster.language.documents import HIDDEN, TextOrNull
 from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.language.replica_shape import ReplicaShape
 from slicewise.cluster.language.service import follows_by_adapters, whole_number
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.messages import (
     WHEN_REPLACED_S,
-    AdapterReport,
+    ServiceQuality,
     ServiceReport,
     ServiceView,
     SlotPlace,
@@ -96,6 +96,8 @@ class ServiceObservation:
         min_replicas, max_replicas: as ordered, else as its script says.
         is_scaled: whether they are ordered.
         is_ending: whether its owner has ordered its end.
+        report: the launcher's last one.
+        quota: its tenant's; None also if this user may not see it.
         objective: as the newest generation's script says, such as ``p95_ms 800``.
         token_objective: the same of its tokens, such as ``ttft_ms 500, tpot_ms 50``.
         note: why slots that should run do not: quota, failed starts, Slurm's reason; "" if all is
@@ -120,32 +122,13 @@ class ServiceObservation:
     is_ending: bool
     load: Annotated[Load | None, HIDDEN]
     """Requests at the gateway; None if neither the gateway nor the report can be seen."""
-    report: Annotated[ServiceReport | None, HIDDEN]
-    """The launcher's; None: nothing."""
+    report: ServiceReport | None
     every_slot: Annotated[tuple[ReplicaView, ...], HIDDEN]
     """Slots of all generations, the newest first."""
     objective: TextOrNull
-    quota: Annotated[TenantView | None, HIDDEN]
-    """Of its tenant; None if this user may not see it."""
+    quota: TenantView | None
     note: str
     token_objective: TextOrNull = ""
-
-    rate_per_s = key_or_null("report", ServiceReport, "rate_per_s")
-    desired_replicas = key_or_null("report", ServiceReport, "desired_replicas")
-    reason = key_or_null("report", ServiceReport, "reason")
-    failed_starts = key_or_null("report", ServiceReport, "failed_starts")
-    next_start_s = key_or_null("report", ServiceReport, "next_start_s")
-    concurrency = key_or_null("report", ServiceReport, "concurrency")
-    is_concurrency_learnt = key_or_null("report", ServiceReport, "is_concurrency_learnt")
-    concurrency_source = key_or_null("report", ServiceReport, "concurrency_source")
-    ttft_ms = key_or_null("report", ServiceReport, "ttft_ms")
-    ttft_p95_ms = key_or_null("report", ServiceReport, "ttft_p95_ms")
-    tpot_ms = key_or_null("report", ServiceReport, "tpot_ms")
-    engine_load = key_or_null("report", ServiceReport, "engine_load")
-    quality = key_or_null("report", ServiceReport, "quality")
-    nominal_millislices = key_or_null("quota", TenantView, "nominal_millislices")
-    limit_millislices = key_or_null("quota", TenantView, "limit_millislices")
-    in_use_millislices = key_or_null("quota", TenantView, "in_use_millislices")
 
     @computed_field
     @property
@@ -216,17 +199,10 @@ class ServiceObservation:
             if replica.is_outdated and replica.state not in {"held", "gone"}
         )
 
-    @computed_field
     @property
-    def old_engine(self) -> str | None:
-        """Engine and version of a replica, if it has holes that a newer one mends."""
-        return self.report.old_engine or None if self.report is not None else None
-
-    @computed_field
-    @property
-    def adapters(self) -> tuple[AdapterReport, ...]:
-        """Its LoRA adapters, as far as the launcher has told."""
-        return self.report.adapters if self.report is not None else ()
+    def quality(self) -> ServiceQuality | None:
+        """How well it answered lately, as far as the launcher has told."""
+        return self.report.quality if self.report is not None else None
 
     @property
     def ready(self) -> tuple[ReplicaView, ...]:
@@ -263,7 +239,8 @@ class ServiceObservation:
     def _without_replica(self) -> Condition:
         if self.report is not None and self.report.is_unpaid:
             return "unpaid"
-        wakes = self.in_state("starting") or self.desired_replicas or self.backlog
+        is_wanted = self.report is not None and self.report.desired_replicas
+        wakes = self.in_state("starting") or is_wanted or self.backlog
         return "waking" if wakes else "asleep"
 
     @computed_field

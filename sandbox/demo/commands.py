@@ -192,9 +192,9 @@ def parse_ledger(verified: str, statement: str) -> LedgerView:
             int(json.loads(verified)["imbalance_millislice_s"]),
             {row["tenant"]: int(row["used_millislice_s"]) for row in found["tenants"]},
             {
-                f"{row['tenant']}/{row['service']}": int(row["used_millislice_s"])
+                f"{row['tenant']}/{row['key']}": int(row["used_millislice_s"])
                 for row in found["lines"]
-                if row["service"]
+                if row["key"]
             },
         )
     except (ValueError, KeyError, TypeError) as error:
@@ -231,10 +231,13 @@ def parse_loans(answers: Iterable[str]) -> tuple[LoanChange, ...]:
     try:
         changes = {
             LoanChange(
-                float(one["at_s"]), one["lender"], one["borrower"], int(one["amount_millislices"])
+                float(change["at_s"]),
+                change["loan"]["lender"],
+                change["loan"]["borrower"],
+                int(change["loan"]["amount_millislices"]),
             )
             for answer in answers
-            for one in json.loads(answer)
+            for change in json.loads(answer)
         }
     except (ValueError, KeyError, TypeError) as error:
         raise OutsideError(Code.SANDBOX_FAILED, f"Loans can't be read: {error!r}.") from error

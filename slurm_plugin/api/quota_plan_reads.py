@@ -1,17 +1,10 @@
 """Plans a file of quotas on what the daemon has seen last, and changes nothing."""
 
-from slicewise.cluster.rpc.quota_plan_messages import (
-    PlannedHarm,
-    PlannedLoan,
-    PlannedSide,
-    PlannedTenant,
-    QuotaPlanAnswer,
-)
 from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.common.explain_requests import QuotaPlanAnswer
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.summaries import held_lately, ledger_view_now
 from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange, planned_change
-from slicewise.slurm_plugin.rules.explain.quota_plan import Impact, LoanPlan, TenantPlan, TenantSide
 from slicewise.slurm_plugin.rules.quota.accounts import Accounts
 from slicewise.slurm_plugin.rules.quota.quota_file import quota_updates
 from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
@@ -50,51 +43,13 @@ def _answer(change: PlannedChange, cluster: str) -> QuotaPlanAnswer:
     shown, loans, harms = change.changed_tenants, change.plan.loans, change.impacts
     return QuotaPlanAnswer(
         changes=tuple(change.words),
-        tenants=tuple(map(_tenant, shown[:_MOST])),
+        tenants=tuple(shown[:_MOST]),
         unchanged=len(change.plan.tenants) - len(shown),
-        loans=tuple(map(_loan, loans[:_MOST])),
-        harms=tuple(map(_harm, harms[:_MOST])),
+        loans=loans[:_MOST],
+        harms=harms[:_MOST],
         left_out=sum(len(one[_MOST:]) for one in (shown, loans, harms)),
         hidden=tuple(change.hidden),
         ended_windows=change.ended_windows,
         warnings=tuple(change.place_warnings(cluster)),
         needs_overcommit=change.needs_overcommit,
-    )
-
-
-def _tenant(one: TenantPlan) -> PlannedTenant:
-    return PlannedTenant(
-        name=one.tenant, depth=one.depth, before=_side(one.before), after=_side(one.after)
-    )
-
-
-def _side(side: TenantSide | None) -> PlannedSide | None:
-    if side is None:
-        return None
-    return PlannedSide(
-        nominal_millislices=side.nominal_millislices,
-        guaranteed_millislices=side.standing.guaranteed_millislices,
-        lent_millislices=side.standing.lent_millislices,
-        borrowed_millislices=side.standing.borrowed_millislices,
-        limit_millislices=side.standing.limit_millislices,
-    )
-
-
-def _loan(one: LoanPlan) -> PlannedLoan:
-    return PlannedLoan(
-        lender=one.lender,
-        borrower=one.borrower,
-        before_millislices=one.before_millislices,
-        after_millislices=one.after_millislices,
-    )
-
-
-def _harm(one: Impact) -> PlannedHarm:
-    return PlannedHarm(
-        kind=one.kind,
-        tenant=one.tenant,
-        about=one.about,
-        amount_millislices=one.amount_millislices,
-        words=one.words,
-        in_s=one.in_s,
     )

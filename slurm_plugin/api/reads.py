@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Protocol, TypeVar
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
@@ -28,25 +28,14 @@ from slicewise.cluster.rpc.journal_messages import (
 )
 from slicewise.cluster.rpc.message import Request
 from slicewise.cluster.rpc.overview_messages import QueueAnswer, QueueRequest
-from slicewise.cluster.rpc.quota_plan_messages import QuotaPlanAnswer, QuotaPlanRequest
 from slicewise.cluster.rpc.read_messages import (
-    BalanceAnswer,
-    BalanceRequest,
-    BudgetsAnswer,
-    BudgetsRequest,
-    HeadroomAnswer,
-    HeadroomRequest,
     PriorityAnswer,
     PriorityRequest,
     ServiceEventsAnswer,
     ServiceEventsRequest,
-    StatementAnswer,
-    StatementCursor,
-    StatementRequest,
     WhyAnswer,
     WhyRequest,
 )
-from slicewise.cluster.rpc.tenant_messages import TenantsAnswer, TenantsRequest
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
@@ -57,12 +46,28 @@ from slicewise.slurm_plugin.api.queue_reads import queue
 from slicewise.slurm_plugin.api.quota_plan_reads import plan_of_file
 from slicewise.slurm_plugin.api.tenant_reads import tenants
 from slicewise.slurm_plugin.api.why_reads import why
+from slicewise.slurm_plugin.common.explain_requests import (
+    HeadroomAnswer,
+    HeadroomRequest,
+    QuotaPlanAnswer,
+    QuotaPlanRequest,
+)
+from slicewise.slurm_plugin.common.ledger_requests import (
+    BalanceAnswer,
+    BalanceRequest,
+    BudgetsAnswer,
+    BudgetsRequest,
+    StatementAnswer,
+    StatementCursor,
+    StatementRequest,
+    TenantsAnswer,
+    TenantsRequest,
+)
 from slicewise.slurm_plugin.ledger.history_answers import history_answer, history_subject
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.summaries import balance_lines, budget_statuses, ledger_view_now
-from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus
-from slicewise.slurm_plugin.rules.accounting.types import BalanceLine, StatementRow
-from slicewise.slurm_plugin.rules.explain.headroom import Explanation, explain, situation
+from slicewise.slurm_plugin.rules.accounting.types import StatementRow
+from slicewise.slurm_plugin.rules.explain.headroom import explain, situation
 from slicewise.slurm_plugin.rules.quota.accounts import Accounts
 from slicewise.slurm_plugin.rules.quota.tenants import subtree
 from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
@@ -87,11 +92,6 @@ _TELL_PLACES = frozenset(
     }
 )
 """Codes of failures that say where the database is, and what PostgreSQL answered."""
-
-_EXPLANATION = TypeAdapter(Explanation)
-_ROW = TypeAdapter(StatementRow)
-_BALANCE = TypeAdapter(BalanceLine)
-_BUDGET = TypeAdapter(BudgetStatus)
 
 
 class AskedSlurm(SlurmReader, Protocol):
@@ -226,8 +226,7 @@ class Reads:
             self._settings,
             SlurmView(cluster_state.jobs, cluster_state.nodes, cluster_state.view.services),
         )
-        explanation = explain(tenant, situation(inputs))
-        return HeadroomAnswer(headroom=_EXPLANATION.dump_python(explanation, mode="json"))
+        return HeadroomAnswer(headroom=explain(tenant, situation(inputs)))
 
     def _page(self, request: StatementRequest, principal: Principal) -> StatementAnswer:
         below: tuple[str, ...] = ()
@@ -251,7 +250,7 @@ class Reads:
         )
         return StatementAnswer(
             now_s=now_s,
-            rows=tuple(_ROW.dump_python(row, mode="json") for row in rows),
+            rows=rows,
             more=_place(rows[-1], now_s) if len(rows) == _PAGE_ROWS else None,
             charged_below=below,
         )
@@ -264,9 +263,8 @@ class Reads:
             require_known(
                 request.tenant, ledger_view.tenants.keys() | ledger_view.balances.keys(), principal
             )
-        lines = balance_lines(ledger_view, tenants_asked(request.tenant, principal))
         return BalanceAnswer(
-            balances=tuple(_BALANCE.dump_python(line, mode="json") for line in lines)
+            balances=balance_lines(ledger_view, tenants_asked(request.tenant, principal))
         )
 
     def _statuses(self, request: BudgetsRequest, principal: Principal) -> BudgetsAnswer:
@@ -276,8 +274,11 @@ class Reads:
         if request.tenant is not None:
             require_known(request.tenant, ledger_view.tenants.keys(), principal)
         zone = self._settings.ledger.time_zone
-        found = budget_statuses(self._ledger, ledger_view, zone, request.tenant, principal.tenants)
-        return BudgetsAnswer(budgets=tuple(_BUDGET.dump_python(one, mode="json") for one in found))
+        return BudgetsAnswer(
+            budgets=budget_statuses(
+                self._ledger, ledger_view, zone, request.tenant, principal.tenants
+            )
+        )
 
     def _past(self, request: HistoryRequest, principal: Principal) -> HistoryAnswer:
         tenant, _ = history_subject(request.about)

@@ -10,7 +10,6 @@ from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
 from slicewise.cluster.language.periods import next_start_s
 from slicewise.cluster.language.units import Millislices
-from slicewise.cluster.rpc.tenant_messages import TypeOfQuota
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
 from slicewise.slurm_plugin.api.ledger_desk import LedgerDesk
 from slicewise.slurm_plugin.api.reads import hiding_places
@@ -61,6 +60,7 @@ from slicewise.slurm_plugin.rules.quota.capacity import overcommitment_warnings,
 from slicewise.slurm_plugin.rules.quota.loan_lines import loan_lines
 from slicewise.slurm_plugin.rules.quota.nodes import capacity, instances_of
 from slicewise.slurm_plugin.rules.quota.tenants import changed, children, require_tenant
+from slicewise.slurm_plugin.rules.quota.type_limits import TypeOfQuota
 from slicewise.slurm_plugin.rules.quota.types import (
     ROOT_ACCOUNT,
     Budget,
@@ -151,11 +151,11 @@ class TenantDesk(LedgerDesk):
         zone = self._settings.ledger.time_zone
         statuses = tenant_statuses(_gathered(view, seen))
         details = Details(
-            status=next(status for status in statuses if status.tenant.name == name),
+            **vars(next(status for status in statuses if status.tenant == name)),
             children=children(view.policy, name),
             loans=tuple(loan for loan in view.loans if name in {loan.lender, loan.borrower}),
             resets_s=next_start_s(budget.period, view.now_s, zone) if budget else None,
-            last=last,
+            last_change=last,
             in_force=view.compiled_id >= last.change_id,
             types=None if seen is None else self._types(view.policy, name),
         )

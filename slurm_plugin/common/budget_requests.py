@@ -4,8 +4,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from slicewise.cluster.rpc.message import Asks, Request, TenantText
-from slicewise.slurm_plugin.common.tenant_requests import Authored, WholeAnswer
+from slicewise.cluster.rpc.message import Asks, Request, TenantText, WholeAnswer
+from slicewise.slurm_plugin.common.tenant_requests import Authored
 from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
 from slicewise.slurm_plugin.rules.quota.types import (
     MAX_BUDGET_MILLISLICE_S,

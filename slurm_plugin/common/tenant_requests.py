@@ -5,7 +5,7 @@ The answers hold the values of the rules as they are: daemon and commands are of
 
 from pydantic import BaseModel, Field
 
-from slicewise.cluster.rpc.message import Answer, Asks, Request, TenantText
+from slicewise.cluster.rpc.message import Asks, Request, TenantText, WholeAnswer
 from slicewise.slurm_plugin.rules.accounting.overview import Details, TenantStatus
 from slicewise.slurm_plugin.rules.quota.accounts import AccountDifference, TakeOver
 from slicewise.slurm_plugin.rules.quota.loan_lines import LoanLine
@@ -26,10 +26,6 @@ class Authored(BaseModel):
 
     author: str = ""
     reason: str = ""
-
-
-class WholeAnswer(Answer, leaves_out_none=False):
-    """An answer with values of the rules, whose fields are all needed."""
 
 
 class TenantStatusesAnswer(WholeAnswer):

@@ -16,8 +16,6 @@ from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError,
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.history_messages import HistoryRequest
 from slicewise.cluster.rpc.message import Answer, Request
-from slicewise.cluster.rpc.read_messages import StatementAnswer, StatementRequest
-from slicewise.cluster.rpc.tenant_messages import TenantsAnswer, TenantsRequest
 from slicewise.cluster.rpc.web_messages import (
     WebTokenRequest,
     WebUserAnswer,
@@ -25,7 +23,12 @@ from slicewise.cluster.rpc.web_messages import (
     WhoamiRequest,
 )
 from slicewise.cluster.settings.file import DaemonSettings
-from slicewise.slurm_plugin.rules.pages import statement, tenants
+from slicewise.slurm_plugin.common.ledger_requests import (
+    StatementAnswer,
+    StatementRequest,
+    TenantsAnswer,
+    TenantsRequest,
+)
 
 _FRESH_S = 0.4
 _FRESH_FOR_S: Mapping[type[Request], float] = {
@@ -114,7 +117,7 @@ class DaemonReads:
         """
         most = _MOST_PAGES.get(type(request), 1)
         pages = [page async for page in self.pages(user, request, most)]
-        return reduce(_joined, pages)
+        return reduce(joined, pages)
 
     async def pages(self, user: str, request: Request, most: int) -> AsyncGenerator[Answer, None]:
         """Yield the answer and then the pages that follow it. Raises what ``ask`` raises."""
@@ -172,10 +175,19 @@ def _may_be_token(text: str) -> bool:
     return 0 < len(text) <= _LONGEST_TOKEN and text.isascii()
 
 
-def _joined(one: Answer, after: Answer) -> Answer:
+def joined(one: Answer, after: Answer) -> Answer:
+    """Two pages as one that follow each other."""
     match one, after:
-        case TenantsAnswer(), TenantsAnswer():
-            return tenants.joined(one, after)
         case StatementAnswer(), StatementAnswer():
-            return statement.joined(one, after)
+            return after.model_copy(update={"rows": one.rows + after.rows})
+        case TenantsAnswer(), TenantsAnswer():
+            # The tenants of both pages may share a budget.
+            budgets = {budget.tenant: budget for budget in one.budgets + after.budgets}
+            return after.model_copy(
+                update={
+                    "tenants": one.tenants + after.tenants,
+                    "loans": one.loans + after.loans,
+                    "budgets": tuple(budgets.values()),
+                }
+            )
     raise TypeError(type(after))

@@ -13,15 +13,14 @@ from slicewise.cluster.rpc.history_messages import CLUSTER, HistoryRequest
 from slicewise.cluster.rpc.journal_messages import RebalancesRequest, RepartitionsRequest
 from slicewise.cluster.rpc.message import Request
 from slicewise.cluster.rpc.overview_messages import OverviewRequest, QueueRequest
-from slicewise.cluster.rpc.quota_plan_messages import QuotaPlanRequest
 from slicewise.cluster.rpc.read_messages import (
     GenerationsRequest,
     PriorityRequest,
-    StatementRequest,
     WhyRequest,
 )
-from slicewise.cluster.rpc.tenant_messages import TenantsRequest
 from slicewise.cluster.rpc.web_messages import WhoamiRequest
+from slicewise.slurm_plugin.common.explain_requests import QuotaPlanRequest
+from slicewise.slurm_plugin.common.ledger_requests import StatementRequest, TenantsRequest
 from slicewise.slurm_plugin.rules.pages.history import RANGES, history_span
 from slicewise.slurm_plugin.rules.pages.rows import whole_number
 from slicewise.slurm_plugin.rules.pages.services import SORTS, STATES

@@ -24,6 +24,7 @@ from slicewise.slurm_plugin.rules.pages import (
     tenants,
 )
 from slicewise.slurm_plugin.rules.pages.words import age_text, hours_text, shortened
+from slicewise.slurm_plugin.rules.quota.amounts import limit_text
 
 _VIEWS: Sequence[Callable[..., Any]] = (
     *(cluster_map.board_map, cluster_map.layout_map, cluster_map.nodes_shown),
@@ -33,7 +34,7 @@ _VIEWS: Sequence[Callable[..., Any]] = (
     *(rows.entries_page, rows.named, rows.rows_page),
     *(services.service_of, services.services_shown),
     *(statement.month_of, statement.monthly_statement, statement.months),
-    *(tenants.budget_of, tenants.tenant_of),
+    *(tenants.budget_of, tenants.tenant_of, limit_text),
 )
 """What templates call, each by its name."""
 

@@ -116,7 +116,7 @@ def _tenant_row(tenant: TenantMonth) -> Mapping[str, str]:
         "charged": hours(tenant.used_millislice_s),
         **{name: slices(value) for name, value in means.items()},
         "kept": percent(month.kept_by_tenant(history)),
-        "left": hours(month.last(month.values_of(history, "budget_left"))),
+        "left": hours(month.last(history, "budget_left")),
     }
 
 

@@ -23,7 +23,6 @@ from slicewise.cluster.language.accounts import account_name
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, Refusal, SlicewiseError
 from slicewise.cluster.rpc.message import Answer, Request
-from slicewise.cluster.rpc.read_messages import StatementAnswer
 from slicewise.cluster.rpc.web_messages import WhoamiAnswer, WhoamiRequest
 from slicewise.cluster.runtime.systemd import passed_listener
 from slicewise.cluster.runtime.wall_clock import wall_s
@@ -37,6 +36,7 @@ from slicewise.slurm_plugin.api.http_server import (
 )
 from slicewise.slurm_plugin.api.places import Guests
 from slicewise.slurm_plugin.api.routes import status_of
+from slicewise.slurm_plugin.common.ledger_requests import StatementAnswer
 from slicewise.slurm_plugin.common.log import report, report_failure
 from slicewise.slurm_plugin.page.assets import Asset, load_assets
 from slicewise.slurm_plugin.page.daemon_reads import DaemonReads
@@ -48,8 +48,9 @@ from slicewise.slurm_plugin.page.render import TimeWords, environment
 from slicewise.slurm_plugin.page.sessions import LASTS_S, Session, Sessions
 from slicewise.slurm_plugin.page.site_users import SiteUsers
 from slicewise.slurm_plugin.rules.accounting.run_csv import runs_csv
+from slicewise.slurm_plugin.rules.accounting.statement import part
 from slicewise.slurm_plugin.rules.common.connection_places import ConnectionLimits
-from slicewise.slurm_plugin.rules.pages.statement import Month, month_of, month_rows
+from slicewise.slurm_plugin.rules.pages.statement import Month, month_of
 from slicewise.slurm_plugin.rules.services.rate_limit import (
     RateLimit,
     RateUse,
@@ -697,7 +698,7 @@ def _event(html: str) -> bytes:
 
 async def _send_rows(response: web.StreamResponse, answer: Answer, month: Month) -> None:
     assert isinstance(answer, StatementAnswer)  # noqa: S101 -- it is what was asked for
-    rows = month_rows(answer, month)
+    rows = part(answer.rows, month.start_s, month.end_s)
     await _send(response, runs_csv(rows, answer.now_s, header=False))
 
 

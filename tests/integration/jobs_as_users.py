@@ -164,7 +164,7 @@ class Modes:
 
     def status(self) -> dict[str, Any]:
         argv = ("slicewise", "admission", "status", "--json")
-        return dict(json.loads(self._sandbox.run("root", argv).stdout))
+        return dict(json.loads(self._sandbox.run("root", argv).stdout)["daemon"])
 
 
 def _replace(path: Path, pattern: str, text: str) -> None:

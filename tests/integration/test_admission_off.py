@@ -197,6 +197,6 @@ def test_the_operator_is_told_at_once(users: Users) -> None:
     def told() -> str:
         done = users.sandbox.run("root", ("slicewise", "admission", "status", "--json"))
         status = json.loads(done.stdout)
-        return " ".join(status["advice"]) if status["unadmitted"] == 1 else ""
+        return " ".join(status["advice"]) if status["daemon"]["unadmitted"] == 1 else ""
 
     assert "without slicewise.lua" in until(told)

@@ -106,7 +106,7 @@ def test_a_quota_starts_the_jobs_that_it_should_in_the_sites_own_unit(site: Site
             words = "hold 4.5 of 4.6 slices; this one needs 1."
             until(lambda: words in site.users.slicewise("why", waiting, check=False))
             explained = json.loads(site.users.slicewise("why", "--limits", "vision", "--json"))
-            assert explained["standing"]["own_qos_limit_millislices"] == 4600
+            assert explained["own_qos_limit_millislices"] == 4600
             assert explained["in_use_millislices"] == 4500
             site.sandbox.run("root", ("scancel", jobs[1]))
             until_is(lambda: site.states([waiting]), ["RUNNING"])

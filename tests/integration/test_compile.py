@@ -149,11 +149,11 @@ def accounting_database(sandbox: Sandbox) -> tuple[list[str], str]:
 def test_a_quota_is_in_slurmctld_when_the_command_says_so(sandbox: Sandbox, account: str):
     for nominal, billing in (("2", "2000"), ("3.5", "3500"), ("0", "0")):
         change = set_quota(sandbox, account, nominal)
-        assert change["nominal_millislices"] == int(billing)
+        assert change["after"]["quota"]["nominal_millislices"] == int(billing)
         assert enforced(sandbox, account) == billing
     argv = ("slicewise", "tenant-quota", "history", account, "--json")
     history = json.loads(sandbox.run("root", argv).stdout)
-    assert [change["nominal_millislices"] for change in history] == [0, 3500, 2000]
+    assert [change["update"]["nominal_millislices"] for change in history] == [0, 3500, 2000]
 
 
 def shown(sandbox: Sandbox, tenant: str) -> dict[str, Any]:
@@ -478,7 +478,7 @@ def test_uninstalling_works_without_the_ledger(sandbox: Sandbox, account: str):
 
 def standing(sandbox: Sandbox) -> dict[str, Any]:
     found = sandbox.run("root", ("slicewise", "admission", "status", "--json")).stdout
-    return dict(json.loads(found))
+    return dict(json.loads(found)["daemon"])
 
 
 def our_qos(sandbox: Sandbox) -> list[str]:

@@ -426,7 +426,11 @@ def test_a_replica_that_batches_learns_to_answer_several_requests_at_a_time(
     with asking(lambda: Client(batching, BATCHING, by_grpc=False), CLIENTS) as measured:
         # It has none while the launcher can't see the gateway.
         learnt = until(
-            lambda: ((one := status(sandbox, BATCHING))["concurrency"] or 0) >= 6 and one
+            lambda: (
+                (one := status(sandbox, BATCHING)["report"])
+                and (one["concurrency"] or 0) >= 6
+                and one
+            )
         )
         inferences, batches = counted()
         until(lambda: counted()[0] >= inferences + 100)

@@ -251,9 +251,9 @@ def test_when_a_rank_is_killed_all_end_and_the_slot_serves_again(toys: Toys, ran
 @pytest.mark.usefixtures("wide")
 def test_when_slurm_ends_a_replica_all_ranks_end_and_the_slot_serves_again(toys: Toys) -> None:
     """As in a preemption. Two starts before it have failed, and this one has not."""
-    failed = status(toys.sandbox, "nlp/wide")["failed_starts"]
+    failed = status(toys.sandbox, "nlp/wide")["report"]["failed_starts"]
     end_by_slurm(toys, "wide", "scontrol", "requeue")
-    assert status(toys.sandbox, "nlp/wide")["failed_starts"] <= failed
+    assert status(toys.sandbox, "nlp/wide")["report"]["failed_starts"] <= failed
     until_is(toys.in_use, 4 * SLICE)
 
 
@@ -309,7 +309,7 @@ def test_a_replica_that_is_cancelled_leaves_nothing_and_its_slot_comes_back(toys
 def test_ranks_that_wait_for_each_other_in_vain_give_their_slot_back(toys: Toys) -> None:
     toys.apply("stuck", gpus=2, nodes=2, replicas=1, joins=False)
     stuck = until(lambda: both(toys.ranks("stuck")))
-    until(lambda: status(toys.sandbox, "nlp/stuck")["failed_starts"])
+    until(lambda: (status(toys.sandbox, "nlp/stuck")["report"] or {}).get("failed_starts"))
     until(lambda: not any(Path(f"/proc/{one['pid']}").exists() for one in stuck.values()))
     toys.delete("stuck")
     until_is(toys.in_use, 0)

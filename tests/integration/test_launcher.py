@@ -446,7 +446,7 @@ def test_beside_a_replica_whose_end_hangs_another_one_starts(
     assert errors(asyncio.run(service.send(5))) == []
     (row,) = [one for one in service.status()["replicas"] if one["slot"] == index]
     assert row["why"] == "Slurm is ending it (COMPLETING)"
-    assert service.status()["in_use_millislices"] == 2000
+    assert service.status()["quota"]["in_use_millislices"] == 2000
     hanging_epilog.unlink()
     until(lambda: index in service.slots("held"))
 

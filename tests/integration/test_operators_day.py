@@ -370,7 +370,7 @@ def test_from_an_account_to_a_statement_that_adds_up(served: tuple[Operator, str
 
     # The parent's budget pays.
     budget = ("budget", "set", above, "--period", "day", "--amount", "2", "--overdraft", "1")
-    assert operator.read(*budget)["started"]
+    assert operator.read(*budget)["has_started"]
     assert left(operator, above) == 2 * SLICE_HOUR
     granted = ("budget", "grant", above, "--amount", "0.5", "--reason", "for the paper")
     assert operator.read(*granted)["left_millislice_s"] == 2.5 * SLICE_HOUR
@@ -413,7 +413,7 @@ def test_from_an_account_to_a_statement_that_adds_up(served: tuple[Operator, str
 
     # And who did what.
     first = operator.read("tenant-quota", "history", above)[-2]
-    assert (first["nominal_millislices"], first["reason"]) == (3000, "one of three GPUs")
+    assert (first["update"]["nominal_millislices"], first["reason"]) == (3000, "one of three GPUs")
     kinds = [event["kind"] for event in operator.read("budget", "history", above)]
     assert kinds == ["grant", "roll", "rule"]
     assert "SW-TENANT-CHILDREN" in operator.refused("tenant", "delete", above)

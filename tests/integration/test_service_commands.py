@@ -246,7 +246,7 @@ def test_start_of_a_service_that_failed_tries_one_and_its_cause_is_shown(user: U
     done = user.sandbox.run(USER, ("slicewise", "service", *words), check=False)
     assert done.returncode == 1
     assert "no weights" in done.stderr
-    assert user.status()["failed_starts"] >= 3
+    assert user.status()["report"]["failed_starts"] >= 3
     # Mended where it lies: no generation is new, and its next start would be minutes away.
     model.write_text((whole / "1" / "model.py").read_text())
     said = user.reads(*words)

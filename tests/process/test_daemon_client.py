@@ -28,15 +28,15 @@ from slicewise.cluster.rpc.messages import (
     SubmitAnswer,
     ViewRequest,
 )
-from slicewise.cluster.rpc.read_messages import (
+from slicewise.cluster.rpc.read_messages import WhyRequest
+from slicewise.cluster.settings.file import DaemonSettings
+from slicewise.slurm_plugin.common.explain_requests import HeadroomRequest
+from slicewise.slurm_plugin.common.ledger_requests import (
     BalanceRequest,
     BudgetsRequest,
-    HeadroomRequest,
     StatementCursor,
     StatementRequest,
-    WhyRequest,
 )
-from slicewise.cluster.settings.file import DaemonSettings
 
 
 @dataclass

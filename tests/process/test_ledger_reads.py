@@ -11,12 +11,10 @@ from stand_ins.ledger_reads import seen_reads
 
 from slicewise.cluster.language.errors import SlicewiseError, UnreachableError
 from slicewise.cluster.rpc.message import Request
-from slicewise.cluster.rpc.read_messages import (
-    StatementRequest,
-)
 from slicewise.slurm_plugin.api import reads as reads_module
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.common.ledger_requests import StatementRequest
 
 ALICE = Principal(61001, "alice", frozenset({"vision", "guest"}))
 ROOT = Principal(0, "root", None)

@@ -18,15 +18,14 @@ from stand_ins.web_answers import Answers
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.rpc.history_messages import HistoryRequest
 from slicewise.cluster.rpc.message import Answer, Request, requests
-from slicewise.cluster.rpc.quota_plan_messages import QuotaPlanRequest
-from slicewise.cluster.rpc.read_messages import (
+from slicewise.cluster.rpc.read_messages import WhyAnswer, WhyRequest
+from slicewise.slurm_plugin.common.explain_requests import QuotaPlanRequest
+from slicewise.slurm_plugin.common.ledger_requests import (
     StatementAnswer,
     StatementCursor,
     StatementRequest,
-    WhyAnswer,
-    WhyRequest,
+    TenantsRequest,
 )
-from slicewise.cluster.rpc.tenant_messages import TenantsRequest
 from slicewise.slurm_plugin.page.pages import PAGES
 from slicewise.slurm_plugin.page.server import WebServer
 

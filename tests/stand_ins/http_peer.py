@@ -14,11 +14,13 @@ from slicewise.cluster.rpc import (
     messages,
     order_messages,
     overview_messages,
-    quota_plan_messages,
     read_messages,
-    tenant_messages,
 )
 from slicewise.cluster.rpc.message import requests
+from slicewise.slurm_plugin.common import (
+    explain_requests,
+    ledger_requests,
+)
 
 _DECLARED = (
     history_messages,
@@ -27,9 +29,8 @@ _DECLARED = (
     messages,
     order_messages,
     overview_messages,
-    quota_plan_messages,
     read_messages,
-    tenant_messages,
+    *(explain_requests, ledger_requests),
 )
 
 GET_VIEW = b"GET /v1/view HTTP/1.1\r\nHost: h\r\n\r\n"

@@ -25,6 +25,7 @@ from slicewise.cluster.language.rebalances import (
     StepOutcome,
     StepRecord,
 )
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest, HistorySeries
 from slicewise.cluster.rpc.journal_messages import (
     RebalancesAnswer,
@@ -42,30 +43,28 @@ from slicewise.cluster.rpc.overview_messages import (
     ServiceNow,
     SlicesByState,
 )
-from slicewise.cluster.rpc.quota_plan_messages import (
-    PlannedHarm,
-    PlannedLoan,
-    PlannedSide,
-    PlannedTenant,
-    QuotaPlanAnswer,
-)
 from slicewise.cluster.rpc.read_messages import (
     GenerationsAnswer,
     PriorityAnswer,
     PriorityTerm,
-    StatementAnswer,
     WhyAnswer,
     WhyRow,
     WhyTable,
 )
-from slicewise.cluster.rpc.tenant_messages import (
-    LoanFlow,
-    PayingBudget,
-    TenantInTree,
-    TenantsAnswer,
-    TypeOfQuota,
-)
 from slicewise.cluster.rpc.web_messages import WhoamiAnswer
+from slicewise.slurm_plugin.common.explain_requests import QuotaPlanAnswer
+from slicewise.slurm_plugin.common.ledger_requests import StatementAnswer, TenantsAnswer
+from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus, TenantInTree
+from slicewise.slurm_plugin.rules.explain.quota_plan import (
+    Impact,
+    ImpactKind,
+    LoanPlan,
+    TenantPlan,
+    TenantSide,
+)
+from slicewise.slurm_plugin.rules.quota.loan_lines import LoanLine
+from slicewise.slurm_plugin.rules.quota.type_limits import TypeOfQuota
+from slicewise.slurm_plugin.rules.quota.types import Budget, Quota
 
 NOW_S = 1_795_752_000
 """27 November 2026, 04:00 UTC."""
@@ -201,7 +200,7 @@ class Answers:
             resets_s=MONTH_S + 30 * DAY_S,
             parent=self.name(number // 3 * 3) if has_parent else "",
             children=(),
-            own_nominal_millislices=4000,
+            quota=Quota(Millislices(4000)),
             own_in_use_millislices=1500,
             types=(
                 TypeOfQuota(
@@ -218,7 +217,7 @@ class Answers:
         until = request.after + 500
         page = [self.tree_row(number) for number in range(request.after, min(until, self.count))]
         loans = [
-            LoanFlow(
+            LoanLine(
                 lender=self.name(number),
                 borrower=self.name(number + 1),
                 amount_millislices=2000 if number % 4 else 3500,
@@ -240,14 +239,12 @@ class Answers:
             ),
             loans=tuple(loans),
             budgets=tuple(
-                PayingBudget(
-                    payer=one.name,
-                    period=Period.MONTH,
-                    amount_millislice_s=1000 * 3_600_000,
-                    carry_over_millislice_s=0,
-                    overdraft_millislice_s=0,
+                BudgetStatus(
+                    tenant=one.name,
+                    budget=Budget(Period.MONTH, MillisliceSeconds(1000 * 3_600_000)),
                     left_millislice_s=400 * 3_600_000,
                     reserved_millislice_s=20 * 3_600_000,
+                    used_millislice_s=None,
                     rate_millislices=5000,
                     ends_s=NOW_S + 3 * DAY_S,
                     period_start_s=MONTH_S,
@@ -480,30 +477,26 @@ class Answers:
         return StatementAnswer.model_validate({"now_s": NOW_S, "rows": tuple(rows), "more": more})
 
     def quotaplan(self, _: Request) -> QuotaPlanAnswer:
-        def side(nominal: int) -> PlannedSide:
-            return PlannedSide(
+        def side(nominal: int) -> TenantSide:
+            return TenantSide(
                 nominal_millislices=nominal,
-                guaranteed_millislices=nominal,
-                lent_millislices=0,
-                borrowed_millislices=1000,
-                limit_millislices=nominal + 1000,
+                guaranteed_millislices=Millislices(nominal),
+                lent_millislices=Millislices(0),
+                borrowed_millislices=Millislices(1000),
+                limit_millislices=Millislices(nominal + 1000),
             )
 
         return QuotaPlanAnswer(
             changes=(f"vision: nominal 6 slices (was 4 slices){self.extra}",),
             tenants=(
-                PlannedTenant(name=self.name(0), depth=0, before=side(4000), after=side(6000)),
-                PlannedTenant(name=self.name(1), depth=1, after=side(1000)),
+                TenantPlan(self.name(0), 0, side(4000), side(6000)),
+                TenantPlan(self.name(1), 1, None, side(1000)),
             ),
             unchanged=self.count - 1,
-            loans=(
-                PlannedLoan(
-                    lender="nlp", borrower="vision", before_millislices=2000, after_millislices=0
-                ),
-            ),
+            loans=(LoanPlan("nlp", "vision", before_millislices=2000, after_millislices=0),),
             harms=(
-                PlannedHarm(
-                    kind="replica",
+                Impact(
+                    kind=ImpactKind.REPLICA,
                     tenant="nlp",
                     about="nlp/chat",
                     amount_millislices=1000,

@@ -26,7 +26,7 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings, settings_file
 from slicewise.cluster.slurm.open import open_slurm
 from slicewise.slurm_plugin.cli.commands.adopt import adopt
-from slicewise.slurm_plugin.cli.views.admission import AdmissionStatus, Here, print_status
+from slicewise.slurm_plugin.cli.views.admission import AdmissionStatus, Here, advice, print_status
 from slicewise.slurm_plugin.common.job_submit import job_submit_script
 from slicewise.slurm_plugin.lua.linked_lua import linked_version
 from slicewise.slurm_plugin.lua.site_script import (
@@ -165,10 +165,12 @@ def status(as_json: Json = False) -> None:
     known = None if isinstance(answer, SlicewiseError) else answer
     version = version_of(MODULE.read_text(encoding="utf-8"))
     here = Here(version, off_file(), problem(settings), has_old_lines=has_old_lines(settings))
+    now_s = wall_s()
+    shown = AdmissionStatus(known, here, advice(known, here, now_s))
     if as_json:
-        print_json(AdmissionStatus(known, here, wall_s()))
+        print_json(shown)
     else:
-        print_status(known, here, wall_s())
+        print_status(shown, now_s)
     if failure is not None:
         raise failure
 

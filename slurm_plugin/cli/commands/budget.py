@@ -109,15 +109,7 @@ def set_budget(
     answer = _daemon().call(request)
     adjusted, gone, budget = answer.adjusted_millislice_s, answer.lost_millislice_s, answer.after
     if as_json:
-        print_json(
-            present.SetBudget(
-                **vars(budget),
-                tenant=tenant,
-                adjusted_millislice_s=adjusted,
-                started=answer.has_started,
-                lost_millislice_s=gone,
-            )
-        )
+        print_json(answer)
         return
     was = f" (was {budget_text(answer.before)})" if answer.before else ""
     console().print(Text(f"{tenant}: {budget_text(budget)}{was}"))
@@ -153,11 +145,12 @@ def delete_budget(tenant: TenantName, reason: Reason = "", as_json: Json = False
     If there is none, only quotas bind. What running jobs have reserved stays with this tenant.
     """
     request = BudgetDeleteRequest.of(tenant=tenant, **authored(reason))
-    payer = _daemon().call(request).payer
+    answer = _daemon().call(request)
     if as_json:
-        print_json(present.Payer(tenant, payer))
+        print_json(answer)
         return
-    pays = "only its quota limits it" if payer == tenant else f"{payer} pays for its new runs"
+    is_free = answer.payer == tenant
+    pays = "only its quota limits it" if is_free else f"{answer.payer} pays for its new runs"
     console().print(Text(f"{tenant} has no budget any more; {pays}."))
 
 
@@ -264,7 +257,7 @@ def _book(
     answer = _entered(request)
     entry, left = answer.entry, answer.left_millislice_s
     if as_json:
-        print_json(present.BookedEntry(**vars(entry), left_millislice_s=left))
+        print_json(answer)
         return
     now = "" if left is None else f"; {slice_hours_text(left)} are left"
     change = hours_change_text(entry.amount_millislice_s)

@@ -46,6 +46,7 @@ from slicewise.slurm_plugin.rules.accounting.statement import (
     totals,
 )
 from slicewise.slurm_plugin.rules.accounting.types import (
+    BalanceLine,
     InvoiceLine,
     Statement,
     StatementRow,
@@ -180,13 +181,13 @@ def statement(
         shown = present.StatementShown(
             now_s=now_s,
             by=by.value,
-            lines=present.shown_lines(lines, by),
+            lines=lines,
             tenants=found.totals,
         )
         runs = [run_line(row, now_s) for row in found.rows] if journal else []
         print_json(present.JournalShown(**vars(shown), runs=runs) if journal else shown)
     elif as_csv:
-        text = runs_csv(found.rows, now_s) if journal else present.invoice_csv(lines, by)
+        text = runs_csv(found.rows, now_s) if journal else present.lines_csv(lines, InvoiceLine)
         sys.stdout.write(text)
     else:
         runs_table = present.runs_table(found.rows, now_s)
@@ -247,7 +248,7 @@ def balance(tenant: AnyTenant = None, as_json: Json = False, as_csv: Csv = False
     if as_json:
         print_json(balance_lines)
     elif as_csv:
-        sys.stdout.write(present.balances_csv(balance_lines))
+        sys.stdout.write(present.lines_csv(balance_lines, BalanceLine))
     else:
         console().print(present.balances_table(balance_lines).or_say("Nothing was booked yet."))
 

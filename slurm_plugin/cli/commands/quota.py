@@ -159,9 +159,7 @@ def show_loans(
             ),
             watch=watch,
             as_json=as_json,
-            as_values=lambda answer: [
-                present.shown_loan_change(change) for change in answer.changes
-            ],
+            as_values=lambda answer: answer.changes,
         )
         return
     show(

@@ -85,9 +85,8 @@ def report(
         from slicewise.slurm_plugin.rules.accounting.run_csv import csv_text  # noqa: PLC0415 -- as above
         from slicewise.slurm_plugin.rules.pages.month import ReportDay, day_rows  # noqa: PLC0415 -- as above
 
-        sys.stdout.write(
-            csv_text(map(vars, day_rows(facts)), (field.name for field in fields(ReportDay)))
-        )
+        columns = dict.fromkeys(("tenant", "day", *(field.name for field in fields(ReportDay))))
+        sys.stdout.write(csv_text(map(vars, day_rows(facts)), columns))
     elif as_json:
         from slicewise.slurm_plugin.rules.pages.month import month_report  # noqa: PLC0415 -- as above
 

@@ -107,7 +107,7 @@ def _print_place(tenant: str, answer: TenantPlaceAnswer, *, as_json: bool) -> No
     if answer.warning:
         typer.echo(answer.warning, err=True)
     if as_json:
-        print_json(present.PlacedTenant(tenant, answer.parent, answer.is_changed))
+        print_json(answer)
     else:
         verb = "is now" if answer.is_changed else "is already"
         console().print(Text(f"{tenant} {verb} a tenant {below_text(answer.parent)}."))
@@ -137,7 +137,7 @@ def list_tenants(watch: Watch = False, as_json: Json = False) -> None:
         ),
         watch=watch,
         as_json=as_json,
-        as_values=lambda answer: [present.shown_tenant(status) for status in answer.statuses],
+        as_values=lambda answer: answer.statuses,
     )
 
 
@@ -155,7 +155,7 @@ def show_tenant(tenant: AnyTenant = None, as_json: Json = False) -> None:
         return
     answer = _told(_daemon().call(TenantDetailsRequest.of(tenant=tenant)))
     if as_json:
-        print_json(present.shown_details(answer.details))
+        print_json(answer.details)
     else:
         console().print(present.details_table(answer.details))
         for note in answer.calendar_notes:

@@ -118,7 +118,7 @@ def set_quota(
     took_s, force = until_in_force(daemon, change_id, began_s, timeout_s)
     outcome = present.QuotaOutcome(answer.before, answer.after, answer.change, took_s, force)
     if as_json:
-        print_json(present.shown_outcome(outcome))
+        print_json(outcome)
     else:
         console().print(Text(present.outcome_text(outcome)))
     for warning in answer.warnings:
@@ -140,6 +140,6 @@ def quota_history(tenant: TenantName, as_json: Json = False) -> None:
     request = TenantHistoryRequest.of(tenant=tenant)
     changes = DaemonClient(load_settings().daemon).call(request).changes
     if as_json:
-        print_json([present.shown_change(change) for change in changes])
+        print_json(changes)
     else:
         console().print(present.history_table(changes))

@@ -2,22 +2,19 @@
 
 from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter
-
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.messages import ViewRequest
-from slicewise.cluster.rpc.read_messages import (
+from slicewise.slurm_plugin.common.ledger_requests import (
     BalanceRequest,
     BudgetsRequest,
-    HeadroomRequest,
     StatementRequest,
 )
+from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus
 from slicewise.slurm_plugin.rules.accounting.statement import totals
-from slicewise.slurm_plugin.rules.accounting.types import BalanceLine, Statement, StatementRow
+from slicewise.slurm_plugin.rules.accounting.types import BalanceLine, Statement
 
 if TYPE_CHECKING:
     from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
-    from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus
     from slicewise.slurm_plugin.rules.explain.headroom import Explanation
 
 
@@ -30,10 +27,9 @@ class Books:
     def explanation(self, tenant: str) -> "Explanation":
         """Return what the tenant may still start, and what allows no more."""
         # Imported here: it loads much that statements and balances don't need.
-        from slicewise.slurm_plugin.rules.explain.headroom import Explanation  # noqa: PLC0415
+        from slicewise.slurm_plugin.common.explain_requests import HeadroomRequest  # noqa: PLC0415
 
-        answer = self._daemon.call(HeadroomRequest.of(tenant=tenant))
-        return TypeAdapter(Explanation).validate_python(answer.headroom)
+        return self._daemon.call(HeadroomRequest.of(tenant=tenant)).headroom
 
     def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int, tuple[str, ...]]:
         """Return runs that ended at ``since_s`` or later, or still run.
@@ -43,30 +39,24 @@ class Books:
         third are the tenants below that one of whose runs it has none but those that it pays for.
         """
         request = StatementRequest.of(tenant=tenant, since_s=since_s)
-        adapter = TypeAdapter(tuple[StatementRow, ...])
         answer = first = self._daemon.call(request)
-        rows = [*adapter.validate_python(answer.rows)]
+        rows = [*answer.rows]
         while answer.more is not None:
             request = request.model_copy(update={"after": answer.more})
             answer = self._daemon.call(request)
-            rows += adapter.validate_python(answer.rows)
+            rows += answer.rows
         return Statement(tuple(rows), totals(tuple(rows))), answer.now_s, first.charged_below
 
     def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
         """Return current balances; None stands for all tenants that the caller may see."""
-        answer = self._daemon.call(BalanceRequest.of(tenant=tenant))
-        return TypeAdapter(tuple[BalanceLine, ...]).validate_python(answer.balances)
+        return self._daemon.call(BalanceRequest.of(tenant=tenant)).balances
 
-    def budgets(self, tenant: str | None) -> "tuple[BudgetStatus, ...]":
+    def budgets(self, tenant: str | None) -> tuple[BudgetStatus, ...]:
         """Return the status of budgets that pay for the tenant, or for all that the caller may see.
 
         Of a tenant it has what was used of it; empty if no budget pays for the tenant.
         """
-        # Imported here: statements and balances don't need it.
-        from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus  # noqa: PLC0415
-
-        answer = self._daemon.call(BudgetsRequest.of(tenant=tenant))
-        return TypeAdapter(tuple[BudgetStatus, ...]).validate_python(answer.budgets)
+        return self._daemon.call(BudgetsRequest.of(tenant=tenant)).budgets
 
     def tenants(self) -> tuple[str, ...]:
         """Return the names of the tenants that the caller may see."""

@@ -1,13 +1,12 @@
 """Table and document of ``slicewise admission status``."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from pydantic import computed_field
 from rich.text import Text
 
-from slicewise.cluster.language.documents import HIDDEN, key_or_null
 from slicewise.cluster.rpc.messages import StatusAnswer
 from slicewise.cluster.runtime.console import FittingTable, column, console
 from slicewise.slurm_plugin.rules.common.uninstalled import UNINSTALLED
@@ -29,6 +28,7 @@ class Here:
     problem: str
     has_old_lines: bool = False
 
+    @computed_field
     @property
     def is_off(self) -> bool:
         """Whether the kill switch is set, so that slicewise.lua does nothing."""
@@ -39,55 +39,17 @@ class Here:
 class AdmissionStatus:
     """slicewise.lua on this host, what the daemon says, null if it does not answer, what to do."""
 
-    answer: Annotated[StatusAnswer | None, HIDDEN]
-    here: Annotated[Here, HIDDEN]
-    now_s: Annotated[float, HIDDEN]
-
-    version = key_or_null("answer", StatusAnswer, "version")
-    mode = key_or_null("answer", StatusAnswer, "mode")
-    host = key_or_null("answer", StatusAnswer, "host")
-    is_leader = key_or_null("answer", StatusAnswer, "is_leader")
-    is_uninstalled = key_or_null("answer", StatusAnswer, "is_uninstalled")
-    complete = key_or_null("answer", StatusAnswer, "complete")
-    observed_s = key_or_null("answer", StatusAnswer, "observed_s")
-    module_asked_s = key_or_null("answer", StatusAnswer, "module_asked_s")
-    module = key_or_null("answer", StatusAnswer, "module")
-    module_mode = key_or_null("answer", StatusAnswer, "module_mode")
-    decisions = key_or_null("answer", StatusAnswer, "decisions")
-    unadmitted = key_or_null("answer", StatusAnswer, "unadmitted")
-    unadmitted_s = key_or_null("answer", StatusAnswer, "unadmitted_s")
-
-    @computed_field
-    @property
-    def module_on_disk(self) -> str:
-        """Version of slicewise.lua on disk."""
-        return self.here.on_disk
-
-    @computed_field
-    @property
-    def off(self) -> bool:
-        """Whether the kill switch is set, so that slicewise.lua does nothing."""
-        return self.here.is_off
-
-    @computed_field
-    @property
-    def problem(self) -> str:
-        """Why slurmctld's Lua can't run slicewise.lua; "" if it can."""
-        return self.here.problem
-
-    @computed_field
-    @property
-    def advice(self) -> list[str]:
-        """What to do."""
-        return advice(self.answer, self.here, self.now_s)
+    daemon: StatusAnswer | None
+    here: Here
+    advice: Sequence[str]
 
 
-def print_status(answer: StatusAnswer | None, here: Here, now_s: float) -> None:
+def print_status(status: AdmissionStatus, now_s: float) -> None:
     """Print a row for each part, and what to do about parts that are not as they should be."""
-    rows = _rows(answer, here, now_s)
+    rows = _rows(status.daemon, status.here, now_s)
     out = console()
     out.print(FittingTable((column("part", rows), column("state", rows.values(), folds=True))))
-    for line in advice(answer, here, now_s):
+    for line in status.advice:
         out.print(Text(line, style="yellow"), soft_wrap=True)
 
 

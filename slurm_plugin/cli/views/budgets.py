@@ -9,7 +9,7 @@ from slicewise.cluster.runtime.console import Column, FittingTable, column
 from slicewise.slurm_plugin.cli.views.texts import NOTHING, hours_cell, reset_text, times_column
 from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus
 from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
-from slicewise.slurm_plugin.rules.quota.types import Budget, QuotaChange
+from slicewise.slurm_plugin.rules.quota.types import QuotaChange
 from slicewise.slurm_plugin.rules.quota.words import budget_text
 
 
@@ -58,31 +58,6 @@ def _span_text(seconds: int) -> str:
 
 
 _UNITS = (("days", 86_400), ("h", 3600), ("min", 60))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SetBudget(Budget):
-    """A tenant's new budget, and what follows from it."""
-
-    tenant: str
-    adjusted_millislice_s: int
-    started: bool
-    lost_millislice_s: int
-
-
-@dataclass(frozen=True)
-class Payer:
-    """The tenant that pays from now on."""
-
-    tenant: str
-    payer: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BookedEntry(BudgetEntry):
-    """What was booked, and what the budget has left."""
-
-    left_millislice_s: int | None
 
 
 @dataclass(frozen=True)

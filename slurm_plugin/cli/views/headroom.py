@@ -27,16 +27,15 @@ def explanation(found: Explanation) -> RenderableType:
 
 
 def _lines(found: Explanation) -> Iterable[str]:
-    standing = found.standing
     yield (
         f"{found.tenant} holds {slices_words(found.in_use_millislices)} of its limit of"
-        f" {slices_text(standing.limit_millislices)}: nominal"
-        f" {slices_text(found.nominal_millislices)}, lent {slices_text(standing.lent_millislices)},"
-        f" borrowed {slices_text(standing.borrowed_millislices)}."
+        f" {slices_text(found.limit_millislices)}: nominal"
+        f" {slices_text(found.nominal_millislices)}, lent {slices_text(found.lent_millislices)},"
+        f" borrowed {slices_text(found.borrowed_millislices)}."
     )
     yield (
         f"Of these its own QOS holds {slices_text(found.guaranteed_in_use_millislices)} of"
-        f" {slices_text(standing.guaranteed_millislices)} guaranteed."
+        f" {slices_text(found.guaranteed_millislices)} guaranteed."
     )
     if found.startable_millislice_s is not None:
         hours = slice_hours_text(found.startable_millislice_s)

@@ -1,9 +1,9 @@
 """Statements and balances for people, programs and as CSV."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from rich.text import Text
 
@@ -94,36 +94,15 @@ def invoice_table(lines: Sequence[InvoiceLine], by: str) -> FittingTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServiceLine(TenantTotal):
-    """What a tenant's service used; "" stands for its other jobs."""
-
-    service: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class UserLine(TenantTotal):
-    """What a tenant's user used."""
-
-    user: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class DayLine(TenantTotal):
-    """What a tenant used on a day, such as ``2026-01-31``."""
-
-    day: str
-
-
-KINDS: Mapping[str, type[TenantTotal]] = {"service": ServiceLine, "user": UserLine, "day": DayLine}
-
-
-@dataclass(frozen=True, kw_only=True)
 class StatementShown:
-    """A statement in integers; running jobs count up to ``now_s``."""
+    """A statement in integers; running jobs count up to ``now_s``.
+
+    ``key`` of each line is what it is ``by``: the service, "" for other jobs, the user, or the day.
+    """
 
     now_s: int
     by: Literal["service", "user", "day"]
-    lines: Sequence[ServiceLine] | Sequence[UserLine] | Sequence[DayLine]
+    lines: Sequence[InvoiceLine]
     tenants: Sequence[TenantTotal]
 
 
@@ -134,18 +113,11 @@ class JournalShown(StatementShown):
     runs: Sequence[RunLine]
 
 
-def invoice_csv(lines: Sequence[InvoiceLine], by: str) -> str:
-    """One line per line of the invoice, with the same names and integers as JSON."""
-    columns = (by if field.name == "key" else field.name for field in fields(InvoiceLine))
-    return csv_text(map(vars, shown_lines(lines, by)), columns)
-
-
-def shown_lines(lines: Sequence[InvoiceLine], by: str) -> Any:
-    """The lines of that kind."""
-    return [
-        KINDS[by](**{by if name == "key" else name: value for name, value in vars(line).items()})
-        for line in lines
-    ]
+def lines_csv(
+    lines: Iterable[InvoiceLine | BalanceLine], kind: type[InvoiceLine] | type[BalanceLine]
+) -> str:
+    """A row for each line of that kind, with the same names and integers as JSON."""
+    return csv_text(map(vars, lines), (field.name for field in fields(kind)))
 
 
 _MINUTE = "%Y-%m-%d %H:%M %Z"
@@ -183,11 +155,6 @@ def _budgeted(line: BalanceLine, amount_millislice_s: int) -> Text:
 
 def _left(line: BalanceLine) -> Text:
     return NOTHING if line.left_millislice_s is None else hours_cell(line.left_millislice_s)
-
-
-def balances_csv(lines: Iterable[BalanceLine]) -> str:
-    """One line per tenant, with the same names and integers as JSON."""
-    return csv_text(map(vars, lines), (field.name for field in fields(BalanceLine)))
 
 
 @dataclass(frozen=True, kw_only=True)

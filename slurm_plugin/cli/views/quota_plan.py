@@ -1,7 +1,6 @@
 """What a change of quotas would do, and loans with their terms, for people and programs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -10,7 +9,7 @@ from slicewise.cluster.language.units import slices_text
 from slicewise.cluster.runtime.console import FittingTable, column
 from slicewise.slurm_plugin.cli.views.texts import NOTHING, time_text, times_column
 from slicewise.slurm_plugin.rules.quota.loan_lines import LoanLine
-from slicewise.slurm_plugin.rules.quota.types import Loan, LoanChange
+from slicewise.slurm_plugin.rules.quota.types import LoanChange
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -71,10 +70,10 @@ def tenants_table(plans: "Sequence[TenantPlan]") -> FittingTable:
         (
             column("tenant", map(_indented, plans)),
             column("nominal", arrows(lambda side: side.nominal_millislices)),
-            column("guaranteed", arrows(lambda side: side.standing.guaranteed_millislices), rank=1),
-            column("lent", arrows(lambda side: side.standing.lent_millislices), rank=3),
-            column("borrowed", arrows(lambda side: side.standing.borrowed_millislices), rank=2),
-            column("limit", arrows(lambda side: side.standing.limit_millislices)),
+            column("guaranteed", arrows(lambda side: side.guaranteed_millislices), rank=1),
+            column("lent", arrows(lambda side: side.lent_millislices), rank=3),
+            column("borrowed", arrows(lambda side: side.borrowed_millislices), rank=2),
+            column("limit", arrows(lambda side: side.limit_millislices)),
         )
     )
 
@@ -160,16 +159,3 @@ def loan_history_table(changes: Sequence[LoanChange]) -> FittingTable:
             column("why", (change.reason for change in changes), folds=True, rank=1),
         )
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShownLoanChange(Loan):
-    """A change of a loan; an amount of 0 means that it ended."""
-
-    reason: str
-    at_s: float
-
-
-def shown_loan_change(change: LoanChange) -> ShownLoanChange:
-    """The change as a document."""
-    return ShownLoanChange(**vars(change.loan), reason=change.reason, at_s=change.at_s)

@@ -1,13 +1,13 @@
 """Tenants, their quotas and histories for people and as JSON."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from rich.text import Text
 
+from slicewise.cluster.language.documents import HIDDEN
 from slicewise.cluster.language.units import slices_text, slices_words
-from slicewise.cluster.rpc.tenant_messages import TypeOfQuota
 from slicewise.cluster.runtime.console import Column, Facts, FittingTable, column
 from slicewise.slurm_plugin.cli.views.texts import (
     NOTHING,
@@ -21,10 +21,9 @@ from slicewise.slurm_plugin.cli.views.texts import (
 from slicewise.slurm_plugin.rules.accounting.overview import Details, TenantStatus
 from slicewise.slurm_plugin.rules.quota.accounts import AccountDifference, TakeOver, below_text
 from slicewise.slurm_plugin.rules.quota.amounts import limit_text
+from slicewise.slurm_plugin.rules.quota.type_limits import TypeOfQuota
 from slicewise.slurm_plugin.rules.quota.types import (
-    Budget,
     Loan,
-    Quota,
     QuotaChange,
     Tenant,
     TenantUpdate,
@@ -49,25 +48,24 @@ T = TypeVar("T")
 
 def tree_table(tenant_statuses: Sequence[TenantStatus]) -> FittingTable:
     """One line per tenant, those below another indented."""
-    standings = [tenant_status.standing for tenant_status in tenant_statuses]
-    quotas = [tenant_status.tenant.quota for tenant_status in tenant_statuses]
+    quotas = [status.quota for status in tenant_statuses]
     return FittingTable(
         (
             column(
                 "tenant",
-                (
-                    _INDENT * tenant_status.depth + tenant_status.tenant.name
-                    for tenant_status in tenant_statuses
-                ),
+                (_INDENT * status.depth + status.tenant for status in tenant_statuses),
             ),
             column(
                 "nominal", slices_cells(s.nominal_millislices for s in tenant_statuses), right=True
             ),
-            column("lent", _some(c.lent_millislices for c in standings), right=True, rank=2),
+            column("lent", _some(s.lent_millislices for s in tenant_statuses), right=True, rank=2),
             column(
-                "borrowed", _some(c.borrowed_millislices for c in standings), right=True, rank=1
+                "borrowed",
+                _some(s.borrowed_millislices for s in tenant_statuses),
+                right=True,
+                rank=1,
             ),
-            column("limit", slices_cells(c.limit_millislices for c in standings), right=True),
+            column("limit", slices_cells(s.limit_millislices for s in tenant_statuses), right=True),
             column("in use", _in_use(tenant_statuses), right=True),
             column("hours left", map(_left, tenant_statuses), right=True),
             column(
@@ -93,9 +91,9 @@ def _some(amounts_millislices: Iterable[int]) -> Iterable[Text]:
 
 def _in_use(tenant_statuses: Iterable[TenantStatus]) -> Iterable[Text]:
     """Slices in use; red above the limit, where nothing more starts until some runs end."""
-    for tenant_status in tenant_statuses:
-        above = tenant_status.in_use_millislices > tenant_status.standing.limit_millislices
-        yield Text(slices_text(tenant_status.in_use_millislices), style="red" if above else "")
+    for status in tenant_statuses:
+        above = status.in_use_millislices > status.limit_millislices
+        yield Text(slices_text(status.in_use_millislices), style="red" if above else "")
 
 
 def _left(one: TenantStatus) -> Text:
@@ -110,60 +108,6 @@ def _in_slurm(one: TenantStatus) -> Text:
     return Text("yes") if one.in_slurm else Text("no account", style="red")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShownTenant:
-    """A tenant as it stands.
-
-    ``nominal_millislices`` is what is in effect, ``own_nominal_millislices`` what was set.
-    """
-
-    tenant: str
-    parent: str
-    own_nominal_millislices: int
-    nominal_millislices: int
-    borrowing_limit_millislices: int
-    lending_limit_millislices: int
-    weight: int
-    type_limits: Mapping[str, int]
-    model_limits: Mapping[str, int]
-    type_nominals: Mapping[str, int]
-    limit_millislices: int
-    guaranteed_millislices: int
-    lent_millislices: int
-    borrowed_millislices: int
-    own_qos_limit_millislices: int
-    borrowed_qos_limit_millislices: int
-    in_use_millislices: int
-    own_in_use_millislices: int
-    running: int
-    budget: Budget | None
-    payer: str | None
-    left_millislice_s: int | None
-    in_slurm: bool | None
-
-
-def shown_tenant(one: TenantStatus) -> ShownTenant:
-    """The tenant as a document."""
-    quota = vars(one.tenant.quota)
-    return ShownTenant(
-        **{
-            **quota,
-            "tenant": one.tenant.name,
-            "own_nominal_millislices": quota["nominal_millislices"],
-            "nominal_millislices": one.nominal_millislices,
-        },
-        **vars(one.standing),
-        parent=one.tenant.parent,
-        in_use_millislices=one.in_use_millislices,
-        own_in_use_millislices=one.own_in_use_millislices,
-        running=one.running,
-        budget=one.tenant.budget,
-        payer=one.payer,
-        left_millislice_s=one.left_millislice_s,
-        in_slurm=one.in_slurm,
-    )
-
-
 # Quotas
 
 
@@ -173,7 +117,7 @@ def _limit(amount_millislices: int) -> Text:
 
 @dataclass(frozen=True)
 class QuotaOutcome:
-    """The result of setting a quota; ``took_s`` is None if it is not in force yet.
+    """The result of setting a quota; ``in_force_after_s`` is None if it is not in force yet.
 
     ``force_text`` says so in words. ``change`` is the one of before if the tenant had all this.
     """
@@ -181,8 +125,8 @@ class QuotaOutcome:
     before: Tenant | None
     after: Tenant
     change: QuotaChange
-    took_s: float | None
-    force_text: str
+    in_force_after_s: float | None
+    force_text: Annotated[str, HIDDEN]
 
 
 def outcome_text(outcome: QuotaOutcome) -> str:
@@ -193,43 +137,6 @@ def outcome_text(outcome: QuotaOutcome) -> str:
     before = outcome.before.quota if outcome.before else None
     words = quota_words(before, outcome.after.quota)
     return f"{outcome.after.name}: {words}, {outcome.force_text}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShownChange(TenantUpdate):
-    """A change of a tenant; null stands for what it left unchanged."""
-
-    change_id: int
-    author: str
-    reason: str
-    at_s: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShownOutcome(ShownChange):
-    """A tenant's quota before and after a change, and when Slurm had it."""
-
-    before: Quota | None
-    after: Quota
-    in_force: bool
-    in_force_after_s: float | None
-
-
-def shown_change(change: QuotaChange) -> ShownChange:
-    """The change as a document."""
-    words = {name: value for name, value in vars(change).items() if name != "update"}
-    return ShownChange(**vars(change.update), **words)
-
-
-def shown_outcome(outcome: QuotaOutcome) -> ShownOutcome:
-    """The outcome as a document."""
-    return ShownOutcome(
-        **vars(shown_change(outcome.change)),
-        before=outcome.before.quota if outcome.before else None,
-        after=outcome.after.quota,
-        in_force=outcome.took_s is not None,
-        in_force_after_s=outcome.took_s,
-    )
 
 
 def left_text(running: int, waiting: "WaitingWork | None") -> str:
@@ -268,19 +175,18 @@ def details_table(details: Details) -> Facts:
 
 
 def _details(details: Details) -> Iterable[tuple[str, str | Text]]:
-    one, last = details.status, details.last
     yield "tenant", _place_text(details)
-    yield "quota", quota_words(None, one.tenant.quota)
-    if one.nominal_millislices != one.tenant.quota.nominal_millislices:
-        yield "", f"of its parts together: {slices_words(one.nominal_millislices)}"
-    yield "loans", loans_text(one.tenant.name, details.loans)
-    yield "limit", _limit_text(one)
-    yield "in use", _use_text(one)
+    yield "quota", quota_words(None, details.quota)
+    if details.nominal_millislices != details.quota.nominal_millislices:
+        yield "", f"of its parts together: {slices_words(details.nominal_millislices)}"
+    yield "loans", loans_text(details.tenant, details.loans)
+    yield "limit", _limit_text(details)
+    yield "in use", _use_text(details)
     if details.types:
         yield "by type", "; ".join(map(type_text, details.types))
     yield "budget", _budget_text(details)
     yield "in Slurm", slurm_text(details)
-    yield "changed", last_change_text(last)
+    yield "changed", last_change_text(details.last_change)
 
 
 def last_change_text(last: QuotaChange) -> str:
@@ -290,10 +196,9 @@ def last_change_text(last: QuotaChange) -> str:
 
 
 def _place_text(details: Details) -> str:
-    tenant = details.status.tenant
-    above = f", below {tenant.parent}" if tenant.parent else ""
+    above = f", below {details.parent}" if details.parent else ""
     parts = f", with {', '.join(details.children)} below it" if details.children else ""
-    return f"{tenant.name}{above}{parts}"
+    return f"{details.tenant}{above}{parts}"
 
 
 def loans_text(tenant: str, loans: Iterable[Loan]) -> str:
@@ -308,12 +213,11 @@ def loans_text(tenant: str, loans: Iterable[Loan]) -> str:
 
 
 def _limit_text(one: TenantStatus) -> str:
-    standing = one.standing
     return (
-        f"{slices_words(standing.limit_millislices)}, of them"
-        f" {slices_text(standing.guaranteed_millislices)} guaranteed;"
-        f" {slices_text(standing.lent_millislices)} lent,"
-        f" {slices_text(standing.borrowed_millislices)} borrowed"
+        f"{slices_words(one.limit_millislices)}, of them"
+        f" {slices_text(one.guaranteed_millislices)} guaranteed;"
+        f" {slices_text(one.lent_millislices)} lent,"
+        f" {slices_text(one.borrowed_millislices)} borrowed"
     )
 
 
@@ -333,52 +237,20 @@ def type_text(one: TypeOfQuota) -> str:
 
 
 def _budget_text(details: Details) -> str:
-    one = details.status
-    if one.tenant.budget is None:
-        return f"none; {one.payer} pays" if one.payer != one.tenant.name else "none: unlimited"
-    if one.left_millislice_s is None:
-        return f"{budget_text(one.tenant.budget)}; begins when the daemon runs"
-    left = slice_hours_text(one.left_millislice_s)
-    return f"{left} left of {budget_text(one.tenant.budget)}; resets {reset_text(details.resets_s)}"
+    payer, budget = details.payer, details.budget
+    if budget is None:
+        return f"none; {payer} pays" if payer != details.tenant else "none: unlimited"
+    if details.left_millislice_s is None:
+        return f"{budget_text(budget)}; begins when the daemon runs"
+    left = slice_hours_text(details.left_millislice_s)
+    return f"{left} left of {budget_text(budget)}; resets {reset_text(details.resets_s)}"
 
 
 def slurm_text(details: Details) -> str | Text:
     """Whether Slurm's limits have the tenant's last change."""
-    if details.status.in_slurm is False:
-        return _in_slurm(details.status)
+    if details.in_slurm is False:
+        return _in_slurm(details)
     return "limits are in force" if details.in_force else "the last change is not in force yet"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShownDetails(ShownTenant):
-    """A tenant with all that belongs to it; ``types`` is null if Slurm did not answer."""
-
-    children: Sequence[str]
-    loans: Sequence[Loan]
-    last_change: ShownChange
-    in_force: bool
-    types: Sequence[TypeOfQuota] | None
-
-
-def shown_details(details: Details) -> ShownDetails:
-    """The details as a document."""
-    return ShownDetails(
-        **vars(shown_tenant(details.status)),
-        children=details.children,
-        loans=details.loans,
-        last_change=shown_change(details.last),
-        in_force=details.in_force,
-        types=details.types,
-    )
-
-
-@dataclass(frozen=True)
-class PlacedTenant:
-    """Where the tenant is now, and whether that is new."""
-
-    tenant: str
-    parent: str
-    changed: bool
 
 
 @dataclass(frozen=True)

@@ -6,29 +6,31 @@ from dataclasses import dataclass, field
 
 from pydantic import computed_field
 
-from slicewise.cluster.language.periods import next_start_s
-from slicewise.cluster.rpc.tenant_messages import TypeOfQuota
+from slicewise.cluster.language.periods import next_start_s, period_start_s
+from slicewise.cluster.rpc.overview_messages import TenantNow
 from slicewise.slurm_plugin.rules.accounting.budgets import unspent
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.accounting.statement import open_row
 from slicewise.slurm_plugin.rules.accounting.types import Balance, Reservation, StatementRow
 from slicewise.slurm_plugin.rules.quota import tenants
 from slicewise.slurm_plugin.rules.quota.standings import Standing, standings
+from slicewise.slurm_plugin.rules.quota.type_limits import TypeOfQuota
 from slicewise.slurm_plugin.rules.quota.types import (
     Budget,
     Loan,
     Policy,
+    Quota,
     QuotaChange,
     Recall,
-    Tenant,
 )
 
 
-@dataclass(frozen=True)
-class TenantStatus:
+@dataclass(frozen=True, kw_only=True)
+class TenantStatus(Standing):
     """The present state of a tenant.
 
     Attributes:
+        quota, budget: as they were set for it.
         depth: number of tenants above it.
         nominal_millislices: effective nominal; for a group (its nominal is 0) the sum below it.
         in_use_millislices: what running jobs hold, including those of the tenants below it.
@@ -39,10 +41,12 @@ class TenantStatus:
         in_slurm: whether Slurm has its account; None if Slurm did not answer.
     """
 
-    tenant: Tenant
+    tenant: str
+    parent: str
+    quota: Quota
+    budget: Budget | None
     depth: int
     nominal_millislices: int
-    standing: Standing
     in_use_millislices: int
     own_in_use_millislices: int
     running: int
@@ -51,27 +55,43 @@ class TenantStatus:
     in_slurm: bool | None
 
 
-@dataclass(frozen=True)
-class Details:
+@dataclass(frozen=True, kw_only=True)
+class Details(TenantStatus):
     """A tenant with everything that belongs to it.
 
     Attributes:
         children: names of the tenants directly below it.
         loans: loans in which the tenant itself is lender or borrower.
         resets_s: when its budget starts again, in Unix seconds; None means never.
-        last: the last change of the tenant.
+        last_change: the tenant's.
         in_force: whether Slurm's limits contain that change.
         types: the GPU types that its quota limits or guarantees, with what jobs hold of them; None
             if Slurm did not answer.
     """
 
-    status: TenantStatus
     children: tuple[str, ...]
     loans: tuple[Loan, ...]
     resets_s: int | None
-    last: QuotaChange
+    last_change: QuotaChange
     in_force: bool
     types: tuple[TypeOfQuota, ...] | None = ()
+
+
+class TenantInTree(TenantNow):
+    """A tenant with its place in the tree and its own quota, as the calendar has it now.
+
+    Attributes:
+        parent: the nearest tenant above it that the reader sees; "" without one.
+        children: tenants whose ``parent`` it is.
+        own_in_use_millislices: what its own running jobs hold.
+        types: what its quota limits or guarantees by type.
+    """
+
+    parent: str
+    children: tuple[str, ...]
+    quota: Quota
+    own_in_use_millislices: int
+    types: tuple[TypeOfQuota, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,10 +124,13 @@ def tenant_statuses(gathered: OverviewInput) -> tuple[TenantStatus, ...]:
     total = with_those_below(policy, own)
     return tuple(
         TenantStatus(
-            tenant=policy[name],
+            **vars(standing[name]),
+            tenant=name,
+            parent=policy[name].parent,
+            quota=policy[name].quota,
+            budget=policy[name].budget,
             depth=depth,
             nominal_millislices=nominal[name],
-            standing=standing[name],
             in_use_millislices=total[name],
             own_in_use_millislices=own[name],
             running=runs[name],
@@ -131,6 +154,7 @@ class BudgetStatus:
         rate_millislices: what the running jobs that it pays for hold: a second uses up as many
             millislice-seconds.
         ends_s: when nothing is left at this rate, in Unix seconds; None if nothing is used up.
+        period_start_s: when the running period began, in Unix seconds; None without periods.
         resets_s: when the next period begins, in Unix seconds; None if never.
     """
 
@@ -141,6 +165,7 @@ class BudgetStatus:
     used_millislice_s: int | None
     rate_millislices: int
     ends_s: int | None
+    period_start_s: int | None
     resets_s: int | None
 
     @computed_field
@@ -171,6 +196,7 @@ def budget_status(
         used_millislice_s,
         rate,
         now_s + max(0, left) // rate if rate and left is not None else None,
+        period_start_s(budget.period, now_s, zone) or None,
         next_start_s(budget.period, now_s, zone),
     )
 

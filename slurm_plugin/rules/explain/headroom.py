@@ -92,8 +92,8 @@ class TypeRoom:
     longest_run_s: int | None
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, kw_only=True)
+class Explanation(Standing):
     """One tenant's situation.
 
     Attributes:
@@ -109,7 +109,6 @@ class Explanation:
 
     tenant: str
     nominal_millislices: Millislices
-    standing: Standing
     in_use_millislices: Millislices
     guaranteed_in_use_millislices: Millislices
     payer: str
@@ -170,9 +169,9 @@ def explain(tenant: str, now: Situation) -> Explanation:
     payer, startable = startable_on_budgets(tenant, now)
     types = sorted(now.free.keys() & now.costs.keys(), key=lambda name: (now.costs[name], name))
     return Explanation(
+        **vars(now.standings[tenant]),
         tenant=tenant,
         nominal_millislices=Millislices(effective_nominal(now.policy)[tenant]),
-        standing=now.standings[tenant],
         in_use_millislices=_held(tenant, now),
         guaranteed_in_use_millislices=_guaranteed(tenant, now),
         payer=payer,

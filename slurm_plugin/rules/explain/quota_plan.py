@@ -43,8 +43,8 @@ class Side:
     left: Mapping[str, BudgetLeft] = field(hash=False)
 
 
-@dataclass(frozen=True)
-class TenantSide:
+@dataclass(frozen=True, kw_only=True)
+class TenantSide(Standing):
     """One tenant on one side.
 
     Attributes:
@@ -52,7 +52,6 @@ class TenantSide:
     """
 
     nominal_millislices: int
-    standing: Standing
 
 
 @dataclass(frozen=True)
@@ -286,7 +285,9 @@ def _tenants(before: Side, after: Side) -> Iterator[TenantPlan]:
     was, now = effective_nominal(before.policy), effective_nominal(after.policy)
 
     def side(of: Side, nominal: Mapping[str, int], name: str) -> TenantSide | None:
-        return TenantSide(nominal[name], of.standings[name]) if name in nominal else None
+        if name not in nominal:
+            return None
+        return TenantSide(**vars(of.standings[name]), nominal_millislices=nominal[name])
 
     gone = [(name, depth) for name, depth in in_tree_order(before.policy) if name not in now]
     for name, depth in (*in_tree_order(after.policy), *gone):

@@ -24,7 +24,7 @@ def why_tenant(tenant: str, sight: WhyInput) -> WhyAnswer:
     waiting = [job for job in _waiting(sight) if holder_of(job) == tenant]
     count = _count(waiting)
     held = slices_text(explanation.in_use_millislices)
-    limit = slices_words(explanation.standing.limit_millislices)
+    limit = slices_words(explanation.limit_millislices)
     return WhyAnswer(
         about=tenant,
         headline=f"{tenant} holds {held} of {limit}; {_wait(count)}.",
@@ -115,19 +115,18 @@ def _limit_text(amount_millislices: int) -> str:
 
 
 def _sentences(found: Explanation, by_calendar: str) -> Iterable[str]:
-    standing = found.standing
     yield (
         f"Its nominal quota is {slices_words(found.nominal_millislices)};"
-        f" {slices_text(standing.lent_millislices)} of it are lent,"
-        f" {slices_text(standing.borrowed_millislices)} borrowed from others."
+        f" {slices_text(found.lent_millislices)} of it are lent,"
+        f" {slices_text(found.borrowed_millislices)} borrowed from others."
     )
     if by_calendar:
         yield by_calendar
     yield (
         f"Guaranteed in its own QOS: {slices_text(found.guaranteed_in_use_millislices)} of"
-        f" {slices_words(standing.guaranteed_millislices)} in use."
+        f" {slices_words(found.guaranteed_millislices)} in use."
     )
-    above = found.in_use_millislices - standing.limit_millislices
+    above = found.in_use_millislices - found.limit_millislices
     if above > 0:
         yield (
             f"It holds {slices_words(above)} more than it may now, as after a lower quota or a"

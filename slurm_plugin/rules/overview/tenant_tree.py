@@ -3,13 +3,12 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
-from slicewise.cluster.rpc.tenant_messages import LoanFlow, TenantInTree
+from slicewise.slurm_plugin.rules.accounting.overview import TenantInTree
 from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, Reader
 from slicewise.slurm_plugin.rules.overview.slices import held_by_tenant, tenants_now
 from slicewise.slurm_plugin.rules.overview.types_in_use import types_in_use
 from slicewise.slurm_plugin.rules.quota.loan_lines import LoanLine
 from slicewise.slurm_plugin.rules.quota.tenants import ancestors
-from slicewise.slurm_plugin.rules.quota.types import MAX_NOMINAL_MILLISLICES
 
 HIDDEN = ""
 """Stands for all tenants together that the reader may not read."""
@@ -33,9 +32,7 @@ def tenant_tree(facts: OverviewFacts, reader: Reader) -> tuple[TenantInTree, ...
             **dict(tenant_now),
             parent=parents[tenant_now.name],
             children=tuple(children[tenant_now.name]),
-            own_nominal_millislices=(quota := policy[tenant_now.name].quota).nominal_millislices,
-            borrowing_limit_millislices=_limit(quota.borrowing_limit_millislices),
-            lending_limit_millislices=_limit(quota.lending_limit_millislices),
+            quota=policy[tenant_now.name].quota,
             own_in_use_millislices=held[tenant_now.name],
             types=types.get(tenant_now.name, ()),
         )
@@ -43,13 +40,9 @@ def tenant_tree(facts: OverviewFacts, reader: Reader) -> tuple[TenantInTree, ...
     )
 
 
-def _limit(amount_millislices: int) -> int | None:
-    return None if amount_millislices == MAX_NOMINAL_MILLISLICES else amount_millislices
-
-
 def loan_flows(
     lines: Iterable[LoanLine], reader: Reader, page: Collection[str]
-) -> tuple[LoanFlow, ...]:
+) -> tuple[LoanLine, ...]:
     """Return the loans that belong to a page of tenants, by lender and borrower.
 
     A loan belongs to its borrower, or to its lender if the reader may not read the borrower. Of
@@ -65,10 +58,10 @@ def loan_flows(
     return tuple(_flow(*ends, found) for ends, found in sorted(sums.items()))
 
 
-def _flow(lender: str, borrower: str, is_recalled: bool, found: Sequence[LoanLine]) -> LoanFlow:
+def _flow(lender: str, borrower: str, is_recalled: bool, found: Sequence[LoanLine]) -> LoanLine:
     known = [loan_line.until_s for loan_line in found if loan_line.until_s is not None]
     first, last = min(known, default=None), max(known, default=None)
-    return LoanFlow(
+    return LoanLine(
         lender=lender,
         borrower=borrower,
         amount_millislices=sum(loan_line.amount_millislices for loan_line in found),

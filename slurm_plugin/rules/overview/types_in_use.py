@@ -3,11 +3,14 @@
 from collections.abc import Collection, Iterable, Mapping
 
 from slicewise.cluster.language.jobs import JobView, NodeView
-from slicewise.cluster.rpc.tenant_messages import TypeOfQuota
 from slicewise.slurm_plugin.rules.accounting.overview import with_those_below
 from slicewise.slurm_plugin.rules.quota.demand import held
 from slicewise.slurm_plugin.rules.quota.nodes import instances_of
-from slicewise.slurm_plugin.rules.quota.type_limits import own_type_limits, type_limits
+from slicewise.slurm_plugin.rules.quota.type_limits import (
+    TypeOfQuota,
+    own_type_limits,
+    type_limits,
+)
 from slicewise.slurm_plugin.rules.quota.types import Policy
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 from markupsafe import Markup
 
 from slicewise.cluster.rpc.history_messages import HistoryAnswer
-from slicewise.cluster.rpc.tenant_messages import PayingBudget
+from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus
 from slicewise.slurm_plugin.rules.pages.charts import (
     ChartSeries,
     TimeChart,
@@ -61,7 +61,7 @@ def service_charts(answer: HistoryAnswer, zone: str) -> Sequence[Markup]:
     ]
 
 
-def budget_chart(answer: HistoryAnswer, budget: PayingBudget, zone: str) -> Markup:
+def budget_chart(answer: HistoryAnswer, budget: BudgetStatus, zone: str) -> Markup:
     """What is left of a budget, against an even use of it until the next period begins."""
     begin_s, end_s = budget.period_start_s or 0, budget.resets_s
     left = {
@@ -76,11 +76,11 @@ def budget_chart(answer: HistoryAnswer, budget: PayingBudget, zone: str) -> Mark
     per, unit = _SLICE_HOURS[1], _SLICE_HOURS[0]
     series = [ChartSeries("left", tuple(_divided(left.get(at_s), per) for at_s in times_s))]
     if begin_s and end_s:
-        whole, length_s = budget.amount_millislice_s / per, end_s - begin_s
+        whole, length_s = budget.budget.amount_millislice_s / per, end_s - begin_s
         even = tuple(whole * (end_s - at_s) / length_s for at_s in times_s)
         series.append(ChartSeries("left if used evenly", even))
     is_known = any(one is not None for one in series[0].values)
-    title = f"Left of the budget of {budget.payer}"
+    title = f"Left of the budget of {budget.tenant}"
     made = TimeChart(
         title=title,
         summary=_summary(title, series[:1]),

@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from slicewise.cluster.language.printable import printable
 from slicewise.cluster.language.units import slices_words
-from slicewise.cluster.rpc.tenant_messages import LoanFlow
 from slicewise.slurm_plugin.rules.pages.words import shortened
+from slicewise.slurm_plugin.rules.quota.loan_lines import LoanLine
 
 _MOST = 12
 """Flows that are drawn; those left out are the smallest."""
@@ -28,12 +28,12 @@ def tenant_words(name: str) -> str:
     return name or "other tenants"
 
 
-def loans_of(loans: Iterable[LoanFlow], tenant: str) -> Sequence[LoanFlow]:
+def loans_of(loans: Iterable[LoanLine], tenant: str) -> Sequence[LoanLine]:
     """The loans from and to a tenant."""
     return [loan for loan in loans if tenant in (loan.lender, loan.borrower)]
 
 
-def loan_map(loans: Sequence[LoanFlow]) -> Markup:
+def loan_map(loans: Sequence[LoanLine]) -> Markup:
     """The largest loans, drawn; those that are recalled have a class of their own."""
     drawn = sorted(loans, key=lambda loan: -loan.amount_millislices)[:_MOST]
     whole = sum(flow.amount_millislices for flow in drawn)
@@ -93,7 +93,7 @@ def _ends(places: _Places, x: float, text_x: float, anchor: str) -> Markup:
 
 
 def _flow(
-    one: LoanFlow, start: tuple[float, float], end: tuple[float, float], high: float
+    one: LoanLine, start: tuple[float, float], end: tuple[float, float], high: float
 ) -> Markup:
     (x, y), (to_x, to_y) = start, end
     middle = (x + to_x) / 2

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from slicewise.cluster.rpc.history_messages import HistoryAnswer
 from slicewise.slurm_plugin.rules.accounting.statement import Day
@@ -75,15 +76,13 @@ class ReportService:
     charged_millislice_s: int
 
 
-@dataclass(frozen=True)
-class ReportTenant:
-    """A tenant's month: what it was charged, and means with the tenants below it.
-
-    ``guarantee_kept`` is the part of the guaranteed slices that were wanted and there in time.
+@dataclass(frozen=True, kw_only=True)
+class ReportFigures:
+    """What a tenant was charged, and means of what it had with the tenants below it; None is not
+    known.
     """
 
     tenant: str
-    runs: int
     charged_millislice_s: int
     waived_millislice_s: int
     nominal_millislices: int | None
@@ -92,8 +91,18 @@ class ReportTenant:
     lent_millislices: int | None
     waiting_millislices: int | None
     late_millislices: int | None
-    guarantee_kept: float | None
     budget_left_millislice_s: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportTenant(ReportFigures):
+    """A tenant's month.
+
+    ``guarantee_kept`` is the part of the guaranteed slices that were wanted and there in time.
+    """
+
+    runs: int
+    guarantee_kept: float | None
     services: Sequence[ReportService]
 
 
@@ -113,21 +122,11 @@ class MonthReport:
     tenants: Sequence[ReportTenant]
 
 
-@dataclass(frozen=True)
-class ReportDay:
+@dataclass(frozen=True, kw_only=True)
+class ReportDay(ReportFigures):
     """A row of the report's CSV: a tenant on a day."""
 
-    tenant: str
     day: str
-    charged_millislice_s: int
-    waived_millislice_s: int
-    nominal_millislices: int | None
-    in_use_millislices: int | None
-    borrowed_millislices: int | None
-    lent_millislices: int | None
-    waiting_millislices: int | None
-    late_millislices: int | None
-    budget_left_millislice_s: int | None
 
 
 def values_of(answer: HistoryAnswer, name: str) -> tuple[float | None, ...]:
@@ -196,29 +195,28 @@ def _days_of(tenant: TenantMonth, facts: MonthFacts) -> Iterable[ReportDay]:
     charged = {line.key: line for line in tenant.days}
     ends_s = (*(day.start_s for day in facts.days[1:]), facts.until_s)
     for day, end_s in zip(facts.days, ends_s, strict=True):
-        line = charged.get(day.text)
-        left = _within(tenant.history, "budget_left", day.start_s, end_s)
-        yield ReportDay(
-            tenant=tenant.name,
-            day=day.text,
-            charged_millislice_s=line.used_millislice_s if line else 0,
-            waived_millislice_s=line.waived_millislice_s if line else 0,
-            **{
-                f"{name}_millislices": _whole(mean(tenant.history, name, range(day.start_s, end_s)))
-                for name in HELD
-            },
-            budget_left_millislice_s=_whole(last(left)),
-        )
+        figures = _figures(tenant, charged.get(day.text), range(day.start_s, end_s))
+        yield ReportDay(**figures, day=day.text)
 
 
-def last(values: Sequence[float | None]) -> float | None:
-    """The last value that is known."""
-    return next((value for value in reversed(values) if value is not None), None)
+def _figures(
+    tenant: TenantMonth, charged: TenantTotal | InvoiceLine | None, within: range | None = None
+) -> Mapping[str, Any]:
+    history = tenant.history
+    return {
+        "tenant": tenant.name,
+        "charged_millislice_s": charged.used_millislice_s if charged else 0,
+        "waived_millislice_s": charged.waived_millislice_s if charged else 0,
+        **{f"{name}_millislices": _whole(mean(history, name, within)) for name in HELD},
+        "budget_left_millislice_s": _whole(last(history, "budget_left", within)),
+    }
 
 
-def _within(answer: HistoryAnswer, name: str, from_s: int, until_s: int) -> list[float | None]:
-    values = zip(answer.times_s, values_of(answer, name), strict=True)
-    return [value for at_s, value in values if from_s <= at_s < until_s]
+def last(answer: HistoryAnswer, name: str, within: range | None = None) -> float | None:
+    """The last value of a series that is known, of that time as for ``mean``."""
+    pairs = zip(reversed(answer.times_s), reversed(values_of(answer, name)), strict=True)
+    values = (value for at_s, value in pairs if within is None or at_s in within)
+    return next((value for value in values if value is not None), None)
 
 
 def _whole(value: float | None) -> int | None:
@@ -242,15 +240,10 @@ def month_report(facts: MonthFacts) -> MonthReport:
 
 
 def _tenant(tenant: TenantMonth) -> ReportTenant:
-    history = tenant.history
     return ReportTenant(
-        tenant=tenant.name,
+        **_figures(tenant, tenant.charged),
         runs=tenant.charged.runs if tenant.charged else 0,
-        charged_millislice_s=tenant.used_millislice_s,
-        waived_millislice_s=tenant.charged.waived_millislice_s if tenant.charged else 0,
-        **{f"{name}_millislices": _whole(mean(history, name)) for name in HELD},
-        guarantee_kept=kept_by_tenant(history),
-        budget_left_millislice_s=_whole(last(values_of(history, "budget_left"))),
+        guarantee_kept=kept_by_tenant(tenant.history),
         services=[
             ReportService(service.name, service.used_millislice_s) for service in tenant.services
         ],

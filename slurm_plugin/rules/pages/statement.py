@@ -1,17 +1,13 @@
 """A month of a statement: which runs, and what they add up to."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pydantic import TypeAdapter
-
 from slicewise.cluster.language.periods import Period, date_text, next_start_s, period_start_s
-from slicewise.cluster.rpc.read_messages import StatementAnswer
 from slicewise.slurm_plugin.rules.accounting.statement import by_service, part, totals
 from slicewise.slurm_plugin.rules.accounting.types import InvoiceLine, StatementRow, TenantTotal
 
 _MONTHS = 36
-_ROWS = TypeAdapter(tuple[StatementRow, ...])
 
 
 @dataclass(frozen=True)
@@ -56,17 +52,7 @@ def month_of(name: str, now_s: float, zone: str) -> Month:
     return next((month for month in known if month.name == name), known[0])
 
 
-def joined(one: StatementAnswer, after: StatementAnswer) -> StatementAnswer:
-    """Two pages as one that follow each other."""
-    return after.model_copy(update={"rows": one.rows + after.rows})
-
-
-def month_rows(answer: StatementAnswer, month: Month) -> Sequence[StatementRow]:
-    """The runs of an answer, cut to the month."""
-    return part(_ROWS.validate_python(answer.rows), month.start_s, month.end_s)
-
-
-def monthly_statement(answer: StatementAnswer, month: Month) -> MonthlyStatement:
-    """Sum up what an answer has of a month."""
-    rows = month_rows(answer, month)
+def monthly_statement(runs: Iterable[StatementRow], month: Month) -> MonthlyStatement:
+    """Sum up what runs used in a month."""
+    rows = part(runs, month.start_s, month.end_s)
     return MonthlyStatement(rows, by_service(rows), totals(rows))

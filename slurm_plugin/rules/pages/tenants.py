@@ -1,26 +1,16 @@
-"""Puts pages of the tree of tenants together, and finds the budget that pays for a tenant."""
+"""Finds a tenant in the tree, and the budget that pays for it."""
 
-from slicewise.cluster.rpc.tenant_messages import PayingBudget, TenantInTree, TenantsAnswer
+from collections.abc import Iterable
 
-
-def joined(one: TenantsAnswer, after: TenantsAnswer) -> TenantsAnswer:
-    """Two pages as one that follow each other."""
-    return after.model_copy(
-        update={
-            "tenants": one.tenants + after.tenants,
-            "loans": one.loans + after.loans,
-            # The tenants of both pages may share a budget.
-            "budgets": tuple({own.payer: own for own in one.budgets + after.budgets}.values()),
-        }
-    )
+from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus, TenantInTree
 
 
-def tenant_of(tree: TenantsAnswer, name: str) -> TenantInTree | None:
+def tenant_of(tenants: Iterable[TenantInTree], name: str) -> TenantInTree | None:
     """The tenant of that name; None if the reader sees none."""
-    return next((tenant for tenant in tree.tenants if tenant.name == name), None)
+    return next((tenant for tenant in tenants if tenant.name == name), None)
 
 
-def budget_of(tree: TenantsAnswer, tenant: TenantInTree | None) -> PayingBudget | None:
+def budget_of(budgets: Iterable[BudgetStatus], tenant: TenantInTree | None) -> BudgetStatus | None:
     """The budget that pays for a tenant; None without one."""
     payer = tenant.payer if tenant is not None else ""
-    return next((budget for budget in tree.budgets if payer and budget.payer == payer), None)
+    return next((budget for budget in budgets if payer and budget.tenant == payer), None)

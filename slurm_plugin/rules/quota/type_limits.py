@@ -1,6 +1,7 @@
 """The most instances of a GPU type: by limits on it or its model, and of what is guaranteed."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from slicewise.slurm_plugin.rules.quota.tenants import (
     downward,
@@ -10,6 +11,25 @@ from slicewise.slurm_plugin.rules.quota.tenants import (
     parent,
 )
 from slicewise.slurm_plugin.rules.quota.types import Policy, Quota
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypeOfQuota:
+    """A GPU type that a quota limits or guarantees, in instances, with those of tenants below.
+
+    Attributes:
+        gres_type: such as ``1g.10gb``.
+        limit: most that may be held in any QOS, by a limit on the type or its model; None without.
+        guaranteed: most that the nominals guarantee; None if only slices bound that.
+        in_use: what running jobs hold.
+        guaranteed_in_use: what of that is held within guarantees, in the tenants' own QOS.
+    """
+
+    gres_type: str
+    limit: int | None = None
+    guaranteed: int | None = None
+    in_use: int
+    guaranteed_in_use: int
 
 
 def type_limits(

@@ -13,13 +13,12 @@ from slicewise.cluster.rpc import (
     history_messages,
     journal_messages,
     key_messages,
-    quota_plan_messages,
     read_messages,
-    tenant_messages,
 )
 from slicewise.cluster.rpc.message import requests
 from slicewise.cluster.rpc.messages import ViewAnswer, ViewRequest
 from slicewise.cluster.rpc.own_tenant import own_tenant
+from slicewise.slurm_plugin.common import explain_requests, ledger_requests, tenant_requests
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -27,9 +26,8 @@ MODULES = (
     history_messages,
     journal_messages,
     key_messages,
-    quota_plan_messages,
     read_messages,
-    tenant_messages,
+    *(explain_requests, ledger_requests, tenant_requests),
 )
 """Modules with requests: what is imported is among ``requests()``."""
 NAMED = {

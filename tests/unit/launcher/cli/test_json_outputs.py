@@ -12,7 +12,7 @@ from slicewise.cluster.runtime import console
 from slicewise.launcher.cli.command_table import COMMANDS
 from slicewise.launcher.cli.json_outputs import JSON_VERSION, OUTPUTS, schema_of
 from slicewise.launcher.main import app, loaded
-from slicewise.slurm_plugin.cli.views.ledger import StatementShown, shown_lines
+from slicewise.slurm_plugin.cli.views.ledger import StatementShown
 from slicewise.slurm_plugin.rules.accounting.types import InvoiceLine
 
 KEY = {
@@ -62,8 +62,7 @@ def test_a_document_that_is_otherwise_is_found(change: dict[str, object], fault:
 @pytest.mark.parametrize(("by", "key"), [("service", ""), ("user", "ada"), ("day", "2026-01-31")])
 def test_a_statement_has_lines_of_one_kind(by: str, key: str):
     line = InvoiceLine("vision", key, 1, 0, *map(MillisliceSeconds, (5, 0, 0)))
-    lines = shown_lines((line,), by)
-    shown = console.plain(StatementShown(now_s=9, by=by, lines=lines, tenants=()))
+    shown = console.plain(StatementShown(now_s=9, by=by, lines=(line,), tenants=()))
     json_checker.check("ledger statement", shown)
     json_checker.check("ledger statement", {**shown, "runs": []})
     with pytest.raises(AssertionError):

@@ -5,14 +5,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from builders.service_views import a_service, slots_in
+from builders.service_views import a_service, a_tenant_view, slots_in
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner, Result
 
 from slicewise.cluster.language.errors import OutsideError, SlicewiseError
-from slicewise.cluster.rpc.messages import DeleteRequest, ServiceView, ViewAnswer, ViewRequest
+from slicewise.cluster.rpc.messages import (
+    BudgetView,
+    DeleteRequest,
+    ServiceView,
+    TenantView,
+    ViewAnswer,
+    ViewRequest,
+)
 from slicewise.cluster.rpc.order_messages import NO_ORDER, OrderRequest, ServiceOrder
-from slicewise.cluster.rpc.read_messages import BudgetsAnswer, BudgetsRequest
 from slicewise.launcher.cli import service_orders
 from slicewise.launcher.cli.service import service_app
 
@@ -34,17 +40,18 @@ def looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looks:
     monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
     monkeypatch.setattr(service_orders, "_POLL_S", 0.0)
 
-    def show(*views: Sequence[ServiceView], complete: bool = True) -> list[object]:
+    def show(
+        *views: Sequence[ServiceView], complete: bool = True, tenants: tuple[TenantView, ...] = ()
+    ) -> list[object]:
         told: list[object] = []
         left = list(views)
 
         def view(_: ViewRequest) -> ViewAnswer:
             services = tuple(left.pop(0) if len(left) > 1 else left[0])
-            return ViewAnswer(observed_s=1.0, complete=complete, services=services, tenants=())
+            return ViewAnswer(observed_s=1.0, complete=complete, services=services, tenants=tenants)
 
         answer_in_its_place(monkeypatch, ViewRequest, view)
         answer_in_its_place(monkeypatch, OrderRequest, told.append)
-        answer_in_its_place(monkeypatch, BudgetsRequest, lambda _: BudgetsAnswer(budgets=()))
         answer_in_its_place(
             monkeypatch, DeleteRequest, lambda request: told.append(request.array_job_id)
         )
@@ -91,18 +98,11 @@ def test_scale_orders_both_bounds_and_keeps_what_is_not_given(
     assert said == f"vision/chat: {bounds[0]} to {bounds[1]} replicas\n"
 
 
-@pytest.mark.parametrize(("left", "is_said"), [(-5, True), (-4, False), (None, False)])
-def test_scale_says_that_the_budget_is_used_up(
-    looks, monkeypatch: pytest.MonkeyPatch, left: int | None, is_said: bool
-):
+@pytest.mark.parametrize(("left", "is_said"), [(0, True), (1, False), (None, False)])
+def test_scale_says_that_the_budget_is_used_up(looks, left: int | None, is_said: bool):
     """It said the new bounds alone, and no replica came."""
-    looks((NEW,))
-    status = {
-        "tenant": "lab",
-        "left_millislice_s": left,
-        "budget": {"overdraft_millislice_s": 5},
-    }
-    answer_in_its_place(monkeypatch, BudgetsRequest, lambda _: BudgetsAnswer(budgets=(status,)))
+    budget = None if left is None else BudgetView(payer="lab", run_millislice_min=left)
+    looks((NEW,), tenants=(a_tenant_view(budget=budget), a_tenant_view(name="other")))
     words = "The budget of lab is used up: no replica starts"
     assert (words in run("scale", "chat", "--min", "3").stderr) == is_said
     assert words not in run("scale", "chat", "--min", "0").stderr

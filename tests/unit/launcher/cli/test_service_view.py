@@ -48,7 +48,7 @@ def test_watched_as_json_each_change_is_a_line(monkeypatch: pytest.MonkeyPatch):
 def test_time_that_passes_is_no_change(monkeypatch: pytest.MonkeyPatch):
     looks = [running(10), running(11), running(12, ready=True), running(13, ready=True)]
     lines = watched(monkeypatch, *looks, running(14, ready=True, ends_why="its node is drained"))
-    shown = [(line["state"], line["replicas"][0], line["rate_per_s"]) for line in lines]
+    shown = [(line["state"], line["replicas"][0], line["report"]["rate_per_s"]) for line in lines]
     assert [(one[0], one[1]["age_s"], one[1]["why"], one[2]) for one in shown] == [
         ("waking", 10, "ends in 80 s: its lease is over", 1.25),
         ("ready", 12, "ends in 78 s: its lease is over", 1.5),

@@ -264,20 +264,22 @@ TOLD = VIEW.model_copy(update={"service_reports": (NEWS,)})
 
 def test_who_may_not_see_the_gateway_reads_what_the_launcher_has_told():
     found = observed(None, TOLD)
-    assert (found.backlog, found.in_flight, found.desired_replicas) == (4, 3, 4)
+    assert (found.backlog, found.in_flight, found.report) == (4, 3, NEWS)
     assert [slots(found, state) for state in ("ready", "draining")] == [{0}, {1, 5}]
     assert slots(found, "starting") == {2, 3, 4}
     said = printed_text(show_services.service_details(found))
     assert "3 in flight, 4 waiting; 1.25 arrive per second" in said
     assert "4 replicas: 3 in flight + 4 waiting: 4" in said
     shown = console.plain(found)
-    keys = ("backlog", "rate_per_s", "desired_replicas", "reason", "failed_starts", "next_start_s")
-    assert [shown[key] for key in keys] == [4, 1.25, 4, "3 in flight + 4 waiting: 4", 0, None]
+    assert shown["backlog"] == 4
+    keys = ("rate_per_s", "desired_replicas", "reason", "failed_starts", "next_start_s")
+    told = [shown["report"][key] for key in keys]
+    assert told == [1.25, 4, "3 in flight + 4 waiting: 4", 0, None]
 
 
 def test_who_may_see_the_gateway_reads_the_requests_there():
     found = observed(GATEWAY, TOLD)
-    assert (found.backlog, found.desired_replicas, slots(found, "draining")) == (6, 4, {1, 5})
+    assert (found.backlog, found.report, slots(found, "draining")) == (6, NEWS, {1, 5})
 
 
 def test_without_a_route_nothing_is_ready():
@@ -431,7 +433,7 @@ def test_how_well_it_answers_is_shown_against_its_objective():
     assert "p50 12 ms, p95 1.5 s (objective: p95_ms 800, 99.1 % in time)" in said
     assert "1,234 answered, 3 errors, 2 unanswered, 1 cold start in the last 7 min" in said
     shown = console.plain(one)
-    assert (shown["objective"], shown["quality"]) == ("p95_ms 800", quality.model_dump())
+    assert (shown["objective"], shown["report"]["quality"]) == ("p95_ms 800", quality.model_dump())
     listed = printed_text(show_services.services_overview([one]), 250)
     assert [word for word in ("12 ms", "1.5 s", "99.1 %", "in time") if word not in listed] == []
     single = quality.model_copy(update={"answered": 1, "p50_ms": 1500.0})
@@ -440,10 +442,11 @@ def test_how_well_it_answers_is_shown_against_its_objective():
     said = " ".join(printed_text(show_services.service_details(alone), 200).split())
     assert "answers after 1.5 s (objective: p95_ms 800, 99.1 % in time); 1 answered," in said
     unknown = console.plain(observed())
-    assert (unknown["objective"], unknown["quality"]) == (None, None)
+    assert (unknown["objective"], unknown["report"]) == (None, None)
     json_checker.check("service list", [shown, unknown])
+    cut = {**shown["report"], "quality": {"span_s": 420}}
     with pytest.raises(AssertionError, match="quality"):
-        json_checker.check("service list", [{**shown, "quality": {"span_s": 420}}])
+        json_checker.check("service list", [{**shown, "report": cut}])
 
 
 @pytest.mark.parametrize(
@@ -473,10 +476,10 @@ def test_what_servers_say_of_themselves_is_shown(load: dict[str, Any], said: str
     shown = " ".join(printed_text(show_services.service_details(one), 400).split())
     assert f"engines {said}" in shown
     found = console.plain(one)
-    assert found["engine_load"] == servers.model_dump()
+    assert found["report"]["engine_load"] == servers.model_dump()
     json_checker.check("service list", [found])
     none = console.plain(observed(view=of(SERVICE).model_copy(update={"service_reports": (NEWS,)})))
-    assert none["engine_load"] is None
+    assert none["report"]["engine_load"] is None
 
 
 @pytest.mark.parametrize(
@@ -501,16 +504,17 @@ def test_what_a_replica_carries_and_its_tokens_are_shown(times: dict[str, float]
     assert "each replica 6 requests at a time now, learnt from how long requests take" in shown
     assert f"tokens {said}" in shown
     found = console.plain(one)
-    assert (found["concurrency"], found["is_concurrency_learnt"]) == (6, True)
-    names = ("ttft_ms", "ttft_p95_ms", "tpot_ms")
-    assert [found.get(name) for name in names] == [times.get(name) for name in names]
     json_checker.check("service list", [found])
-    assert found["concurrency_source"] == ""
+    report = found["report"]
+    assert (report["concurrency"], report["is_concurrency_learnt"]) == (6, True)
+    names = ("ttft_ms", "ttft_p95_ms", "tpot_ms")
+    assert [report.get(name) for name in names] == [times.get(name) for name in names]
+    assert report["concurrency_source"] == ""
     other = told.model_copy(update={"concurrency_source": "learnt by service talk"})
     one = observed(view=of(directed).model_copy(update={"service_reports": (other,)}))
     shown = " ".join(printed_text(show_services.service_details(one), 200).split())
     assert "at a time now, learnt by service talk, until its own requests say more" in shown
-    assert console.plain(one)["concurrency_source"] == "learnt by service talk"
+    assert console.plain(one)["report"]["concurrency_source"] == "learnt by service talk"
     fixed = told.model_copy(update={"concurrency": 1, "is_concurrency_learnt": False})
     plain = observed(view=of(SERVICE).model_copy(update={"service_reports": (fixed,)}))
     shown = " ".join(printed_text(show_services.service_details(plain), 200).split())
@@ -548,7 +552,7 @@ def test_replicas_that_load_other_adapters_are_not_outdated_and_what_they_have_i
     assert (found.state, found.outdated) == ("ready", ())
     assert [one.array_job_id for one in found.ready] == [5]
     said = console.plain(found)
-    assert said["adapters"] == [
+    assert said["report"]["adapters"] == [
         {"model": "chat:tax", "requests": 3, "loaded": 0, "replicas": 1, "why": "too large"}
     ]
     out = Console(width=120, record=True)

@@ -107,8 +107,8 @@ STATEMENT = json.dumps(
         "now_s": 1,
         "tenants": [{"tenant": "vision", "used_millislice_s": 123}],
         "lines": [
-            {"tenant": "vision", "service": "captions", "used_millislice_s": 100},
-            {"tenant": "vision", "service": "", "used_millislice_s": 23},
+            {"tenant": "vision", "key": "captions", "used_millislice_s": 100},
+            {"tenant": "vision", "key": "", "used_millislice_s": 23},
         ],
     }
 )
@@ -136,12 +136,13 @@ def test_an_unreadable_ledger_is_an_error_not_a_zero(verified: str, statement: s
         parse_ledger(verified, statement)
 
 
-LOAN = {"lender": "nlp", "borrower": "vision", "reason": "", "amount_millislices": 2000, "at_s": 9}
+LOAN = {"lender": "nlp", "borrower": "vision", "amount_millislices": 2000}
+LENT = {"loan": LOAN, "reason": "", "at_s": 9}
 
 
 def test_loans_that_two_tenants_show_count_once_and_are_in_order() -> None:
-    ended = {**LOAN, "amount_millislices": 0, "at_s": 12}
-    answers = (json.dumps([ended, LOAN]), json.dumps([ended, LOAN]))
+    ended = {**LENT, "loan": {**LOAN, "amount_millislices": 0}, "at_s": 12}
+    answers = (json.dumps([ended, LENT]), json.dumps([ended, LENT]))
     assert parse_loans(answers) == (
         LoanChange(9.0, "nlp", "vision", 2000),
         LoanChange(12.0, "nlp", "vision", 0),

@@ -29,7 +29,6 @@ from slicewise.cluster.rpc.messages import (
     SubmitAnswer,
     ViewAnswer,
 )
-from slicewise.cluster.rpc.read_messages import HeadroomAnswer
 from slicewise.cluster.rpc.web_messages import WhoamiAnswer
 from slicewise.cluster.settings.file import WebSettings
 from slicewise.slurm_plugin.admission_server.admit import Admission
@@ -45,6 +44,7 @@ from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.routes import Asked
 from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
 from slicewise.slurm_plugin.api.web_logins import WebLogins
+from slicewise.slurm_plugin.common.explain_requests import HeadroomAnswer
 from slicewise.slurm_plugin.state.controller import ClusterState
 from slicewise.slurm_plugin.state.reports import OLD_S
 

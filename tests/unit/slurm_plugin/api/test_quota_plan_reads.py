@@ -11,11 +11,11 @@ from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
 
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.slurm.interface import Association
-from slicewise.cluster.rpc.quota_plan_messages import QuotaPlanAnswer, QuotaPlanRequest
 from slicewise.slurm_plugin.api import quota_plan_reads
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.routes import Asked, Routes
+from slicewise.slurm_plugin.common.explain_requests import QuotaPlanAnswer, QuotaPlanRequest
 from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -60,7 +60,7 @@ async def test_a_plan_says_what_would_change_and_whom_it_harms(reads: Reads):
     answer = await planned(reads, "[tenants.vision]\nnominal = 1\n")
     assert answer.changes == ("vision: nominal 1 slice (was 2 slices)",)
     lab, vision = answer.tenants
-    assert (lab.name, lab.depth, vision.depth, answer.unchanged) == ("lab", 0, 1, 1)
+    assert (lab.tenant, lab.depth, vision.depth, answer.unchanged) == ("lab", 0, 1, 1)
     assert lab.before is not None
     assert lab.after is not None
     assert (lab.before.guaranteed_millislices, lab.after.guaranteed_millislices) == (6000, 7000)
@@ -82,7 +82,7 @@ async def test_it_writes_nothing(reads: Reads):
 async def test_a_new_tenant_stands_where_slurm_has_its_account(reads: Reads):
     answer = await planned(reads, "[tenants.new]\nnominal = 1\n")
     (nlp, new) = answer.tenants
-    assert (nlp.name, new.name, new.depth, new.before) == ("nlp", "new", 1, None)
+    assert (nlp.tenant, new.tenant, new.depth, new.before) == ("nlp", "new", 1, None)
 
 
 async def test_a_place_other_than_slurms_is_warned_of(reads: Reads):
@@ -111,7 +111,7 @@ async def test_faults_come_back_with_their_lines(reads: Reads):
 async def test_a_large_answer_is_cut(reads: Reads, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(quota_plan_reads, "_MOST", 1)
     answer = await planned(reads, "[tenants.vision]\nnominal = 1\n")
-    assert ([one.name for one in answer.tenants], answer.left_out) == (["lab"], 1)
+    assert ([one.tenant for one in answer.tenants], answer.left_out) == (["lab"], 1)
 
 
 async def test_only_operators_may_ask(reads: Reads):

@@ -17,18 +17,17 @@ from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import MillisliceSeconds
 from slicewise.cluster.rpc.history_messages import HistoryRequest
 from slicewise.cluster.rpc.message import Request
-from slicewise.cluster.rpc.read_messages import (
-    BalanceRequest,
-    BudgetsRequest,
-    HeadroomRequest,
-    PriorityAnswer,
-    PriorityRequest,
-    StatementAnswer,
-    StatementRequest,
-)
+from slicewise.cluster.rpc.read_messages import PriorityAnswer, PriorityRequest
 from slicewise.slurm_plugin.api import reads as reads_module
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.common.explain_requests import HeadroomRequest
+from slicewise.slurm_plugin.common.ledger_requests import (
+    BalanceRequest,
+    BudgetsRequest,
+    StatementAnswer,
+    StatementRequest,
+)
 from slicewise.slurm_plugin.rules.common.history import HistorySteps
 from slicewise.slurm_plugin.rules.quota.types import Budget
 
@@ -146,7 +145,7 @@ async def test_a_long_statement_comes_in_pages(reads: Reads, monkeypatch: pytest
     while pages == 0 or more is not None:
         page = await reads.handlers()[StatementRequest](StatementRequest(after=more), ROOT)
         assert isinstance(page, StatementAnswer)
-        found += [row["run"]["key"]["job_id"] for row in page.rows]  # type: ignore[index, call-overload]
+        found += [row.run.key.job_id for row in page.rows]
         more, pages = page.more, pages + 1
     assert (found, pages) == ([2, 1, 3], 2)
 

@@ -10,10 +10,10 @@ from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
 from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
-from slicewise.cluster.rpc.tenant_messages import TenantsAnswer, TenantsRequest
 from slicewise.slurm_plugin.api import tenant_reads
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.common.ledger_requests import TenantsAnswer, TenantsRequest
 from slicewise.slurm_plugin.rules.quota.types import Budget, Loan, Recall
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -64,8 +64,8 @@ async def test_an_operator_sees_every_tenant_loan_and_budget(reads: Reads):
         ("vision", "nlp", 200),
     ]
     bio, lab = answer.budgets
-    assert (bio.payer, bio.period_start_s, bio.resets_s) == ("bio", None, None)
-    assert lab.amount_millislice_s == 100_000
+    assert (bio.tenant, bio.period_start_s, bio.resets_s) == ("bio", None, None)
+    assert lab.budget.amount_millislice_s == 100_000
     assert lab.period_start_s is not None
     assert lab.resets_s is not None
     assert lab.period_start_s <= answer.now_s < lab.resets_s
@@ -81,7 +81,7 @@ async def test_a_user_sees_nothing_of_others_but_sums(reads: Reads):
         ("", "vision", 1000),
         ("vision", "", 200),
     ]
-    assert [one.payer for one in answer.budgets] == ["lab"]
+    assert [one.tenant for one in answer.budgets] == ["lab"]
     said = answer.model_dump_json()
     assert "nlp" not in said
     assert "bio" not in said

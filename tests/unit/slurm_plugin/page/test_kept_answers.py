@@ -8,10 +8,14 @@ from stand_ins.web_answers import Answers
 
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.rpc.overview_messages import OverviewRequest
-from slicewise.cluster.rpc.read_messages import StatementAnswer, StatementRequest
-from slicewise.cluster.rpc.tenant_messages import TenantsAnswer, TenantsRequest
+from slicewise.slurm_plugin.common.ledger_requests import (
+    StatementAnswer,
+    StatementRequest,
+    TenantsAnswer,
+    TenantsRequest,
+)
 from slicewise.slurm_plugin.page import daemon_reads
-from slicewise.slurm_plugin.page.daemon_reads import DaemonReads
+from slicewise.slurm_plugin.page.daemon_reads import DaemonReads, joined
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -44,6 +48,24 @@ async def test_the_tree_of_tenants_is_put_together():
     assert isinstance(found, TenantsAnswer)
     assert len(found.tenants) == 1200
     assert found.more is None
+
+
+def test_two_pages_are_one_tree_with_each_budget_once():
+    first, second = (Answers(600).tenants(TenantsRequest(after=after)) for after in (0, 500))
+    both = joined(first, second.model_copy(update={"budgets": first.budgets[:1]}))
+    assert isinstance(both, TenantsAnswer)
+    assert len(both.tenants) == 600
+    assert len(both.loans) == len(first.loans) + len(second.loans)
+    assert both.budgets == first.budgets
+    assert both.more is None
+
+
+def test_pages_of_a_statement_are_put_together_in_their_order():
+    one, after = (Answers(tenants).statement(StatementRequest()) for tenants in (2, 3))
+    both = joined(one, after)
+    assert isinstance(both, StatementAnswer)
+    assert both.rows == one.rows + after.rows
+    assert both.more == after.more
 
 
 async def test_a_statement_ends_where_it_is_too_long_and_says_so():

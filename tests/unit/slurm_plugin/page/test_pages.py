@@ -6,8 +6,8 @@ from stand_ins.web_answers import NOW_S
 from slicewise.cluster.rpc.history_messages import HistoryRequest
 from slicewise.cluster.rpc.message import requests
 from slicewise.cluster.rpc.overview_messages import QueueRequest
-from slicewise.cluster.rpc.quota_plan_messages import QuotaPlanRequest
-from slicewise.cluster.rpc.tenant_messages import TenantsRequest
+from slicewise.slurm_plugin.common.explain_requests import QuotaPlanRequest
+from slicewise.slurm_plugin.common.ledger_requests import TenantsRequest
 from slicewise.slurm_plugin.page.pages import PAGES, Page, PagePlace
 from slicewise.slurm_plugin.page.render import TEMPLATES
 

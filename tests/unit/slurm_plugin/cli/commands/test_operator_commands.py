@@ -40,13 +40,14 @@ from slicewise.slurm_plugin.cli.commands import budget, costs, daemon, ledger_db
 from slicewise.slurm_plugin.cli.commands import ledger as ledger_commands
 from slicewise.slurm_plugin.cli.commands import tenant_quota as quota
 from slicewise.slurm_plugin.cli.common import in_force, options
-from slicewise.slurm_plugin.cli.views.ledger import balances_csv
+from slicewise.slurm_plugin.cli.views.ledger import lines_csv
 from slicewise.slurm_plugin.common.tenant_requests import InForceRequest
 from slicewise.slurm_plugin.ledger import schema_revisions
 from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
 from slicewise.slurm_plugin.rules.accounting.budgets import Amend, unspent
 from slicewise.slurm_plugin.rules.accounting.ledger_view import UNINSTALLED_ID
 from slicewise.slurm_plugin.rules.accounting.types import (
+    BalanceLine,
     BudgetEntry,
     Charge,
     Run,
@@ -755,10 +756,14 @@ def test_a_quotas_outcome_as_values(ledger: FakeLedger):
     said("tenant-quota", "set", "bio", "--nominal", "6")
     found = read("tenant-quota", "set", "bio", "--nominal", "7", "--reason", "more")
     assert isinstance(found, dict)
-    assert (found["tenant"], found["nominal_millislices"], found["reason"]) == ("bio", 7000, "more")
-    assert (found["before"]["nominal_millislices"], found["in_force"]) == (6000, True)
+    assert (found["after"]["name"], found["change"]["reason"]) == ("bio", "more")
+    quotas = [found[side]["quota"]["nominal_millislices"] for side in ("before", "after")]
+    assert quotas == [6000, 7000]
+    assert found["in_force_after_s"] is not None
     (row, _) = read("tenant-quota", "history", "bio")  # type: ignore[misc]
-    assert (row["nominal_millislices"], row["author"]) == (7000, options.author_name())
+    assert row == found["change"]
+    assert row["update"]["nominal_millislices"] == 7000
+    assert row["author"] == options.author_name()
 
 
 # Budgets
@@ -829,7 +834,7 @@ def test_a_statement_of_a_part_of_time_cuts_runs_there(ledger: FakeLedger):
     assert [one["lines"][0]["used_millislice_s"] for one in found] == [40_000, 20_000]
     assert "runs" not in read("ledger", "statement")
     (day,) = read("ledger", "statement", "--by", "day")["lines"]
-    assert day["day"] == times[1].partition("T")[0]
+    assert day["key"] == times[1].partition("T")[0]
     assert day["used_millislice_s"] == 60_000
     assert "other jobs" in said("ledger", "statement")
     assert "alice" in said("ledger", "statement", "--by", "user")
@@ -923,7 +928,7 @@ def test_csv_without_rows_has_its_header():
         assert rows
         assert said(*words, *march) == f"{header}\n"
     header, *_ = said("ledger", "balance", "--csv").splitlines()
-    assert balances_csv(()) == f"{header}\n"
+    assert lines_csv((), BalanceLine) == f"{header}\n"
 
 
 def test_no_name_is_a_formula_in_csv(two_payers: FakeLedger, monkeypatch: pytest.MonkeyPatch):
@@ -932,13 +937,13 @@ def test_no_name_is_a_formula_in_csv(two_payers: FakeLedger, monkeypatch: pytest
     rows = [{"id": -1, "reason": text} for text in ("+1", "-1", "@a", "\tb", "c=1")]
     monkeypatch.setattr(FakeLedger, "export", lambda *_: iter(rows), raising=False)
     exported = list(csv.DictReader(io.StringIO(said("ledger", "export"))))
-    assert [row["user"] for row in csv.DictReader(io.StringIO(by_user))] == ["'=cmd()", "alice"]
+    assert [row["key"] for row in csv.DictReader(io.StringIO(by_user))] == ["'=cmd()", "alice"]
     assert "'=cmd()" in journal
     assert [row["reason"] for row in exported] == ["'+1", "'-1", "'@a", "'\tb", "c=1"]
     assert {row["id"] for row in exported} == {"-1"}
     # JSON has them as they are.
     (line, _) = read("ledger", "statement", "--by", "user")["lines"]
-    assert line["user"] == "=cmd()"
+    assert line["key"] == "=cmd()"
 
 
 def test_a_statement_is_cut_by_the_zone_in_which_budgets_begin(
@@ -956,7 +961,7 @@ def test_a_statement_is_cut_by_the_zone_in_which_budgets_begin(
     )
     ledger.charges.post([Charge(run, 0, steps)])
     by_day = read("ledger", "statement", "--by", "day", "--from", "1970-01")["lines"]
-    assert [(one["day"], one["used_millislice_s"]) for one in by_day] == [
+    assert [(one["key"], one["used_millislice_s"]) for one in by_day] == [
         ("1970-01-31", 60_000),
         ("1970-02-01", 40_000),
     ]
@@ -987,7 +992,7 @@ def test_a_statement_by_day_from_a_later_day_shows_the_days_of_the_use(ledger: F
     ledger.charges.post([Charge(run, 0, tuple(Transfer(kind, amount, 950_400) for kind in kinds))])
     words = ("--by", "day", "--from", "1970-01-10T12:00:00", "--until", "1970-01-11T06:00:00")
     found = read("ledger", "statement", *words)
-    assert [(line["day"], line["used_millislice_s"]) for line in found["lines"]] == [
+    assert [(line["key"], line["used_millislice_s"]) for line in found["lines"]] == [
         ("1970-01-10", 43_200_000),
         ("1970-01-11", 21_600_000),
     ]

@@ -161,7 +161,7 @@ def test_a_plan_as_values(ledger: FakeLedger, quotas: Path):
     physics, optics = found["tenants"]
     assert (physics["tenant"], optics["depth"]) == ("physics", 1)
     assert physics["before"]["nominal_millislices"] == 7000
-    assert physics["after"]["standing"]["limit_millislices"] == 14_000
+    assert physics["after"]["limit_millislices"] == 14_000
     (impact,) = found["harms"]
     assert (impact["kind"], impact["amount_millislices"]) == ("overcommitted", 14_000)
     assert ["modify", "account"] in [command[:2] for command in found["commands"]]

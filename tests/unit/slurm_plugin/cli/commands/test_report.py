@@ -100,7 +100,7 @@ def test_charged_sums_are_those_of_the_statement(said: Said):
         for each in one["services"]
     }
     assert by_service == {
-        (one["tenant"], one["service"]): one["used_millislice_s"] for one in stated["lines"]
+        (one["tenant"], one["key"]): one["used_millislice_s"] for one in stated["lines"]
     }
 
 

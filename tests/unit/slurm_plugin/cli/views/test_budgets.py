@@ -16,7 +16,7 @@ BUDGET = Budget(Period.MONTH, MillisliceSeconds(10 * HOUR))
 
 def status(ends_s: int | None, resets_s: int | None, used: int | None = 4 * HOUR) -> BudgetStatus:
     left, reserved, rate = 6 * HOUR, HOUR, 2000 if ends_s is not None else 0
-    return BudgetStatus("vision", BUDGET, left, reserved, used, rate, ends_s, resets_s)
+    return BudgetStatus("vision", BUDGET, left, reserved, used, rate, ends_s, None, resets_s)
 
 
 def shown(one: BudgetStatus, width: int = 120) -> str:

@@ -20,6 +20,7 @@ from slicewise.slurm_plugin.rules.accounting.statement import Day, by_day, by_us
 from slicewise.slurm_plugin.rules.accounting.types import (
     BalanceLine,
     BudgetEntry,
+    InvoiceLine,
     Reservation,
     Run,
     RunKey,
@@ -99,7 +100,7 @@ def shown(rows: Sequence[StatementRow]) -> Any:
         ledger.StatementShown(
             now_s=1003,
             by="user",
-            lines=ledger.shown_lines(by_user(rows), "user"),
+            lines=by_user(rows),
             tenants=totals(rows),
         )
     )
@@ -153,11 +154,11 @@ def test_a_statement_as_csv_has_the_same_integers_as_json():
     assert list(first) == list(plain(run_line(rows[0], 1003)))
     lines = by_user(rows)
     content = shown(rows)
-    in_csv = list(csv.DictReader(io.StringIO(ledger.invoice_csv(lines, "user"))))
+    in_csv = list(csv.DictReader(io.StringIO(ledger.lines_csv(lines, InvoiceLine))))
     assert [{name: str(value) for name, value in line.items()} for line in content["lines"]] == (
         in_csv
     )
-    assert in_csv[1]["user"] == "alice"
+    assert in_csv[1]["key"] == "alice"
 
 
 def test_an_invoice_is_whole_on_a_narrow_terminal():
@@ -174,10 +175,21 @@ def test_an_invoice_is_whole_on_a_narrow_terminal():
 
 
 def standing(tenant: Tenant, depth: int = 0, in_use: int = 3500) -> TenantStatus:
-    nominal = tenant.quota.nominal_millislices
-    standing = Standing(Millislices(5000), Millislices(5000), Millislices(1000), Millislices(0))
+    amounts = Standing(Millislices(5000), Millislices(5000), Millislices(1000), Millislices(0))
     return TenantStatus(
-        tenant, depth, nominal, standing, in_use, in_use, 2, tenant.name, None, True
+        **vars(amounts),
+        tenant=tenant.name,
+        parent=tenant.parent,
+        quota=tenant.quota,
+        budget=tenant.budget,
+        depth=depth,
+        nominal_millislices=tenant.quota.nominal_millislices,
+        in_use_millislices=in_use,
+        own_in_use_millislices=in_use,
+        running=2,
+        payer=tenant.name,
+        left_millislice_s=None,
+        in_slurm=True,
     )
 
 
@@ -199,7 +211,14 @@ def change(reason: str, **fields: object) -> QuotaChange:
 
 def details(reason: str = "") -> Details:
     loans = (Loan("vision", "nlp", Millislices(1000)),)
-    return Details(standing(VISION), (), loans, None, change(reason), in_force=True)
+    return Details(
+        **vars(standing(VISION)),
+        children=(),
+        loans=loans,
+        resets_s=None,
+        last_change=change(reason),
+        in_force=True,
+    )
 
 
 def test_the_tree_is_drawn_by_indents_and_marks_who_is_above_his_limit():
@@ -237,7 +256,7 @@ def test_everything_of_a_tenant_fits_on_a_screen():
 
 
 def test_a_tenant_as_values():
-    found = plain(tenants.shown_details(details()))
+    found = plain(details())
     assert (found["nominal_millislices"], found["in_force"]) == (6000, True)
     assert found["loans"] == [
         {"lender": "vision", "borrower": "nlp", "amount_millislices": 1000},

@@ -50,7 +50,7 @@ def look() -> dict[str, TenantStatus]:
         left_millislice_s={"bio": 7},
         accounts=frozenset({"bio"}),
     )
-    return {one.tenant.name: one for one in tenant_statuses(gathered)}
+    return {one.tenant: one for one in tenant_statuses(gathered)}
 
 
 def budget_of_bio(balance: Balance | None) -> BudgetStatus:
@@ -99,13 +99,13 @@ def test_a_group_holds_and_is_due_what_its_parts_are():
     physics = look()["physics"]
     assert (physics.nominal_millislices, physics.in_use_millislices) == (6000, 1500)
     assert (physics.own_in_use_millislices, physics.running) == (0, 0)
-    assert physics.standing.limit_millislices == 7000
+    assert physics.limit_millislices == 7000
 
 
 def test_loans_budgets_and_accounts_stand_with_their_tenants():
     found = look()
-    assert found["bio"].standing.lent_millislices == 1000
-    assert found["laser"].standing.limit_millislices == 3000
+    assert found["bio"].lent_millislices == 1000
+    assert found["laser"].limit_millislices == 3000
     assert (found["bio"].left_millislice_s, found["laser"].left_millislice_s) == (7, None)
     assert (found["bio"].in_slurm, found["laser"].in_slurm) == (True, False)
 

@@ -80,7 +80,7 @@ def test_a_tenant_s_situation():
         held={"a": Held({"1g.10gb": 5}, {"1g.10gb": 3}), "lab": own(1)},
     )
     found = explain("a", now)
-    assert (found.nominal_millislices, found.standing.limit_millislices) == (6000, 7000)
+    assert (found.nominal_millislices, found.limit_millislices) == (6000, 7000)
     assert (found.in_use_millislices, found.guaranteed_in_use_millislices) == (5000, 3000)
     assert (found.payer, found.startable_millislice_s) == ("", None)
     assert explain("lab", now).in_use_millislices == 6000

@@ -186,12 +186,12 @@ def test_limits_before_and_after():
     assert a.before is not None
     assert a.after is not None
     assert (a.before.nominal_millislices, a.after.nominal_millislices) == (6000, 4000)
-    assert (a.before.standing.limit_millislices, a.after.standing.limit_millislices) == (
+    assert (a.before.limit_millislices, a.after.limit_millislices) == (
         6000,
         4000,
     )
     assert new.after is not None
-    assert (new.before, new.after.standing.guaranteed_millislices) == (None, 2000)
+    assert (new.before, new.after.guaranteed_millislices) == (None, 2000)
     assert plan.allowed.standings == plan.after.standings
 
 
@@ -222,7 +222,7 @@ def test_while_no_gpu_is_seen_nobody_is_squeezed():
     there = now(policy(a=7000), job(1, "a", 7), nodes=())
     (a,) = planned(there, policy(a=8000)).tenants
     assert a.after is not None
-    assert a.after.standing.limit_millislices == 8000
+    assert a.after.limit_millislices == 8000
     assert hurt(there, policy(a=8000)) == []
 
 

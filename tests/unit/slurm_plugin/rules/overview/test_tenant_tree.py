@@ -30,9 +30,10 @@ def test_an_operator_sees_the_whole_tree():
     ]
     bio, lab, nlp, vision = found
     assert lab.children == ("nlp", "vision")
-    assert (lab.own_nominal_millislices, lab.nominal_millislices) == (0, 7000)
+    assert (lab.quota.nominal_millislices, lab.nominal_millislices) == (0, 7000)
     assert (lab.in_use_millislices, lab.own_in_use_millislices) == (2000, 0)
-    assert (nlp.borrowing_limit_millislices, bio.lending_limit_millislices) == (9000, 7000)
+    limits = (nlp.quota.borrowing_limit_millislices, bio.quota.lending_limit_millislices)
+    assert limits == (9000, 7000)
     assert (vision.own_in_use_millislices, vision.waiting_millislices) == (1000, 1000)
 
 
@@ -43,13 +44,12 @@ def test_a_user_sees_own_tenants_alone_with_the_nearest_one_above():
     assert (lab.children, vision.parent) == (("vision",), "lab")
 
 
-def test_no_limit_is_none():
+def test_its_own_quota_is_as_it_was_set():
     vision = POLICY["vision"]
     quota = replace(vision.quota, borrowing_limit_millislices=MAX_NOMINAL_MILLISLICES)
     policy = {**POLICY, "vision": replace(vision, quota=quota)}
     (mine,) = tenant_tree(facts(policy=policy), ALICE)
-    assert mine.borrowing_limit_millislices is None
-    assert mine.lending_limit_millislices == 0
+    assert mine.quota == quota
 
 
 def with_types(**by_tenant: dict[str, Any]) -> Policy:

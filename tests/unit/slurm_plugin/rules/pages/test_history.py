@@ -1,5 +1,7 @@
 """Tests charts of history: spans, units, and what is left of a budget."""
 
+from dataclasses import replace
+
 import pytest
 from stand_ins.web_answers import MONTH_S, NOW_S, Answers
 
@@ -72,9 +74,8 @@ def test_a_budget_is_drawn_from_its_period_s_begin_to_its_end_against_an_even_us
 
 def test_a_budget_without_periods_has_no_even_use():
     (budget, *_) = MADE.tenants(type("Asked", (), {"after": 0})).budgets
-    drawn = budget_chart(
-        past("vision"), budget.model_copy(update={"period_start_s": None, "resets_s": None}), "UTC"
-    )
+    once = replace(budget, period_start_s=None, resets_s=None)
+    drawn = budget_chart(past("vision"), once, "UTC")
     assert "used evenly" not in drawn
     assert "<svg" in drawn
 

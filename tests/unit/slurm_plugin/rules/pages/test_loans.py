@@ -3,21 +3,22 @@
 import re
 import xml.etree.ElementTree as ET
 
-from slicewise.cluster.rpc.tenant_messages import LoanFlow
 from slicewise.slurm_plugin.rules.pages.loans import loan_map, loans_of
+from slicewise.slurm_plugin.rules.quota.loan_lines import LoanLine
 
 
-def loan(lender: str, borrower: str, amount: int = 2000, *, is_recalled: bool = False) -> LoanFlow:
-    return LoanFlow(
+def loan(lender: str, borrower: str, amount: int = 2000, *, is_recalled: bool = False) -> LoanLine:
+    return LoanLine(
         lender=lender,
         borrower=borrower,
         amount_millislices=amount,
         is_recalled=is_recalled,
         since_s=1,
+        until_s=None,
     )
 
 
-def titles(*loans: LoanFlow) -> list[str]:
+def titles(*loans: LoanLine) -> list[str]:
     svg = ET.fromstring(loan_map(loans))  # noqa: S314 -- our own
     return [one.text or "" for one in svg.iter("title")]
 

@@ -2,14 +2,13 @@
 
 from stand_ins.web_answers import MONTH_S, NOW_S, Answers
 
-from slicewise.cluster.rpc.read_messages import StatementAnswer, StatementRequest
-from slicewise.slurm_plugin.rules.pages.statement import joined, month_of, monthly_statement, months
+from slicewise.slurm_plugin.common.ledger_requests import StatementRequest
+from slicewise.slurm_plugin.rules.pages.statement import month_of, monthly_statement, months
 
 DAY_S = 86_400
 
 
-def answer(tenants: int = 2) -> StatementAnswer:
-    return Answers(tenants).statement(StatementRequest())
+RUNS = Answers(2).statement(StatementRequest()).rows
 
 
 def test_months_begin_with_the_zone_s_and_the_newest_is_first():
@@ -27,7 +26,7 @@ def test_a_month_that_may_not_be_chosen_is_the_one_of_now():
 
 
 def test_sums_by_service_and_tenant_add_up_to_the_runs():
-    found = monthly_statement(answer(), month_of("2026-11", NOW_S, "UTC"))
+    found = monthly_statement(RUNS, month_of("2026-11", NOW_S, "UTC"))
     used = sum(row.used_millislice_s for row in found.rows)
     assert len(found.rows) == 8
     assert sum(one.used_millislice_s for one in found.lines) == used
@@ -35,11 +34,4 @@ def test_sums_by_service_and_tenant_add_up_to_the_runs():
 
 
 def test_runs_of_other_months_are_not_in_it():
-    assert monthly_statement(answer(), month_of("2026-10", NOW_S, "UTC")).rows == ()
-
-
-def test_pages_are_put_together_in_their_order():
-    one, after = answer(), answer(3)
-    both = joined(one, after)
-    assert both.rows == one.rows + after.rows
-    assert both.more == after.more
+    assert monthly_statement(RUNS, month_of("2026-10", NOW_S, "UTC")).rows == ()
