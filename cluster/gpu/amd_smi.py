@@ -159,13 +159,13 @@ def change(
 
 
 def _version(smi: ModuleType, gpus: Collection[Sequence[Any]]) -> str:
-    said = (smi.amdsmi_get_gpu_driver_info(handles[0])["driver_version"] for handles in gpus)
-    match = _VERSION.search(next(said, ""))
+    versions = (smi.amdsmi_get_gpu_driver_info(handles[0])["driver_version"] for handles in gpus)
+    match = _VERSION.search(next(versions, ""))
     return match[0] if match else "0"
 
 
 def _gpu(smi: ModuleType, index: int, handles: Sequence[Any], root: Path) -> Gpu:
-    parts = sorted((_partition(smi, handle) for handle in handles), key=lambda one: one.number)
+    parts = sorted((_partition(smi, handle) for handle in handles), key=lambda board: board.number)
     first = parts[0].handle
     uuid = smi.amdsmi_get_gpu_device_uuid(first).lower()
     asic = smi.amdsmi_get_gpu_asic_info(first)
@@ -266,14 +266,14 @@ def _instances(
 
 
 def _holders(smi: ModuleType, handle: Any, root: Path) -> tuple[GpuProcess, ...]:
-    found = _reading(smi, smi.amdsmi_get_gpu_process_list, handle) or []
+    processes = _reading(smi, smi.amdsmi_get_gpu_process_list, handle) or []
     return tuple(
         GpuProcess(
-            one["pid"],
-            one["memory_usage"]["vram_mem"] // _MIB,
-            host.job_of(root, one["pid"]),
+            process["pid"],
+            process["memory_usage"]["vram_mem"] // _MIB,
+            host.job_of(root, process["pid"]),
         )
-        for one in found
+        for process in processes
     )
 
 
@@ -289,19 +289,19 @@ def _health(smi: ModuleType, first: Any) -> Health:
 
 
 def _temperature_c(smi: ModuleType, first: Any) -> int | None:
-    found = _reading(
+    count = _reading(
         smi,
         smi.amdsmi_get_temp_metric,
         first,
         smi.AmdSmiTemperatureType.HOTSPOT,
         smi.AmdSmiTemperatureMetric.CURRENT,
     )
-    return found if isinstance(found, int) else None
+    return count if isinstance(count, int) else None
 
 
-def _number(found: Any, key: str) -> int | None:
+def _number(fields: Any, key: str) -> int | None:
     """A number of an answer; None where there is no answer or the package says N/A."""
-    value = None if found is None else found[key]
+    value = None if fields is None else fields[key]
     return value if isinstance(value, int) else None
 
 

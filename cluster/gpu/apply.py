@@ -84,33 +84,33 @@ def _gpu(driver: Driver, gpu_uuid: str, root: Path) -> tuple[Gpu, Board]:
 
 
 def _require_between(gpu: Gpu, old: Collection[Placement], new: Collection[Placement]) -> None:
-    there = {instance.placement for instance in gpu.instances}
+    placements = {instance.placement for instance in gpu.instances}
     both = set(old) & set(new)
-    if both <= there <= {*old, *new}:
+    if both <= placements <= {*old, *new}:
         return
     raise OutsideError(
         Code.MIG_CHANGED,
-        f"GPU {gpu.uuid} has {placements_text(there) or 'no instance'}, not"
+        f"GPU {gpu.uuid} has {placements_text(placements) or 'no instance'}, not"
         f" {placements_text(old) or 'none'}: it was not touched.",
         "It was cut outside Slicewise. Look again: slicewise repartition survey",
     )
 
 
 def _require_free(gpu: Gpu, going: Collection[Instance]) -> None:
-    for one in going:
-        if one.holders:
-            pids = ", ".join(str(holder.pid) for holder in one.holders)
+    for instance in going:
+        if instance.holders:
+            pids = ", ".join(str(holder.pid) for holder in instance.holders)
             raise OutsideError(
                 Code.MIG_IN_USE,
-                f"Process {pids} holds {placements_text([one.placement])} of {gpu.uuid}:"
+                f"Process {pids} holds {placements_text([instance.placement])} of {gpu.uuid}:"
                 " nothing was changed.",
                 "See whose process it is: slicewise node probe",
             )
 
 
-def _stays(one: Instance, old: Collection[Placement], new: Collection[Placement]) -> bool:
+def _stays(instance: Instance, old: Collection[Placement], new: Collection[Placement]) -> bool:
     """Whether the instance need not go, and was not left half made by a call that was killed."""
-    return one.placement in new and (one.placement in old or len(one.computes) == 1)
+    return instance.placement in new and (instance.placement in old or len(instance.computes) == 1)
 
 
 def _make(

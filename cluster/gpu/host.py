@@ -49,14 +49,14 @@ def has_amd_gpus(root: Path) -> bool:
 
 def xids(root: Path) -> Mapping[str, tuple[int, ...]] | None:
     """Errors that the kernel has logged, by ``bus_key``; None where its log may not be read."""
-    found: dict[str, tuple[int, ...]] = {}
+    numbers: dict[str, tuple[int, ...]] = {}
     try:
         for domain, bus, device, number in _XID.findall(_kernel_log(root / "dev" / "kmsg")):
             key = f"{int(domain, 16):x}:{int(bus, 16):x}:{int(device, 16):x}"
-            found[key] = tuple(dict.fromkeys((*found.get(key, ()), int(number))))
+            numbers[key] = tuple(dict.fromkeys((*numbers.get(key, ()), int(number))))
     except OSError:
         return None
-    return found
+    return numbers
 
 
 def bus_key(pci_bus_id: str) -> str:

@@ -199,18 +199,18 @@ def _profile_of(handle: Any, gpu_uuid: str, placement: Placement) -> MigProfile:
 
 def _whole_compute_profile(gi: Any, placement: Placement) -> int:
     """The id of the compute instance with all processors of its GPU instance."""
-    found = []
+    infos = []
     for kind in range(nv.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         shared = nv.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
         with suppress(nv.NVMLError_NotSupported, nv.NVMLError_InvalidArgument):
-            found.append(nv.nvmlGpuInstanceGetComputeInstanceProfileInfo(gi, kind, shared))
-    if not found:
+            infos.append(nv.nvmlGpuInstanceGetComputeInstanceProfileInfo(gi, kind, shared))
+    if not infos:
         raise OutsideError(
             Code.DRIVER,
             f"The NVIDIA driver offers no compute instance for {placement.profile}.",
             "See what nvidia-smi mig -lcip says.",
         )
-    most = max(found, key=lambda info: (info.sliceCount, info.multiprocessorCount))
+    most = max(infos, key=lambda info: (info.sliceCount, info.multiprocessorCount))
     return int(most.id)
 
 
@@ -314,9 +314,9 @@ def _profile(info: Any, placements: Sequence[Any]) -> MigProfile:
 def _possible_placements(handle: Any, profile_id: int) -> list[Any]:
     count = c_uint()
     nv.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile_id, None, byref(count))
-    found = (nv.c_nvmlGpuInstancePlacement_t * count.value)()
-    nv.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile_id, found, byref(count))
-    return list(found[: count.value])
+    placements = (nv.c_nvmlGpuInstancePlacement_t * count.value)()
+    nv.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile_id, placements, byref(count))
+    return list(placements[: count.value])
 
 
 def _instances(handle: Any, node: _Host) -> tuple[Instance, ...]:
@@ -332,9 +332,9 @@ def _instances(handle: Any, node: _Host) -> tuple[Instance, ...]:
 
 def _gpu_instances(handle: Any, profile: MigProfile) -> list[Any]:
     count = c_uint(profile.max_instances)
-    found = (nv.c_nvmlGpuInstance_t * profile.max_instances)()
-    nv.nvmlDeviceGetGpuInstances(handle, profile.gi_profile_id, found, byref(count))
-    return list(found[: count.value])
+    instances = (nv.c_nvmlGpuInstance_t * profile.max_instances)()
+    nv.nvmlDeviceGetGpuInstances(handle, profile.gi_profile_id, instances, byref(count))
+    return list(instances[: count.value])
 
 
 def _instance(
@@ -362,13 +362,13 @@ def _instance(
 
 def _mig_devices(handle: Any) -> Mapping[int, Mapping[int, Any]]:
     """Devices of compute instances, by the id of their GPU instance, then by their own id."""
-    found: dict[int, dict[int, Any]] = {}
+    devices: dict[int, dict[int, Any]] = {}
     for index in range(nv.nvmlDeviceGetMaxMigDeviceCount(handle)):
         with suppress(nv.NVMLError_NotFound):
             device = nv.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
             gi_id = nv.nvmlDeviceGetGpuInstanceId(device)
-            found.setdefault(gi_id, {})[nv.nvmlDeviceGetComputeInstanceId(device)] = device
-    return found
+            devices.setdefault(gi_id, {})[nv.nvmlDeviceGetComputeInstanceId(device)] = device
+    return devices
 
 
 def _holders(device: Any, node: _Host) -> tuple[GpuProcess, ...]:

@@ -59,8 +59,8 @@ def _adapters(value: object) -> tuple[tuple[str, str], ...]:
 
 def _pairs(value: Any) -> list[tuple[str, str]]:
     if isinstance(value, str):
-        found = parse_qsl(value, keep_blank_values=True, strict_parsing=True, errors="strict")
-        return found if value else []
+        pairs = parse_qsl(value, keep_blank_values=True, strict_parsing=True, errors="strict")
+        return pairs if value else []
     if isinstance(value, Mapping):
         return list(value.items())
     raise ValueError("not a table")

@@ -133,9 +133,9 @@ def _is_folder(inode: Inode) -> bool:
 def _acl_allows(inode: Inode, person: Person, right: Right) -> bool:
     """Named users, then all groups that fit, each within the mask; else everybody's rights."""
     mask = next((entry.rights for entry in inode.acl if entry.tag == _ACL_MASK), 7)
-    for one in inode.acl:
-        if one.tag == _ACL_USER and one.whose == person.uid:
-            return bool(one.rights & mask & right)
+    for entry in inode.acl:
+        if entry.tag == _ACL_USER and entry.whose == person.uid:
+            return bool(entry.rights & mask & right)
     groups = [
         entry.rights
         for entry in inode.acl
@@ -176,9 +176,9 @@ def unmet(needs: Iterable[Need], looked_at: Iterable[Way] = ()) -> Iterator[Find
     # Who needs something here is one of Slicewise's, such as the launcher of the gateway's folder.
     users = {need.person.name for need in needs}
     for (person, inode, lacks), together in barred.items():
-        ways = [one.way for one in together]
-        found = _barred(person, inode, lacks, together)
-        yield not_led(found, ways, inode, users)
+        ways = [way.way for way in together]
+        finding = _barred(person, inode, lacks, together)
+        yield not_led(finding, ways, inode, users)
 
 
 def _unseen(ways: Iterable[Way]) -> Iterator[Finding]:
@@ -192,28 +192,30 @@ def _unseen(ways: Iterable[Way]) -> Iterator[Finding]:
         )
 
 
-def not_led(found: Finding, ways: Iterable[Way], inode: Inode, owners: Collection[str]) -> Finding:
+def not_led(
+    finding: Finding, ways: Iterable[Way], inode: Inode, owners: Collection[str]
+) -> Finding:
     """Return the finding, without its commands if others than root and ``owners`` may lead them.
 
     Who owns a link or a folder on the way may put any file of the host behind it, and root's
     command would change that one. A link of an owner's must lead to what is theirs.
     """
     for way in ways:
-        for one in _leading(way, inode, owners):
-            kind = "link" if S_ISLNK(one.mode) else "folder"
-            said = (
-                f"No command is shown: {one.path}, a {kind} on the way, belongs to {one.owner}, who"
-                " may lead it to a file of others."
+        for entry in _leading(way, inode, owners):
+            kind = "link" if S_ISLNK(entry.mode) else "folder"
+            reason = (
+                f"No command is shown: {entry.path}, a {kind} on the way, belongs to {entry.owner},"
+                " who may lead it to a file of others."
             )
-            return replace(found, mends=(), advice=f"{found.advice} {said}".lstrip())
-    return found
+            return replace(finding, mends=(), advice=f"{finding.advice} {reason}".lstrip())
+    return finding
 
 
 def _leading(way: Way, inode: Inode, owners: Collection[str]) -> Iterator[Inode]:
     for link in way.links:
         if link.owner != "root" and not (link.owner in owners and link.owner == inode.owner):
             yield link
-    for folder in takewhile(lambda one: one != inode, way.folders):
+    for folder in takewhile(lambda entry: entry != inode, way.folders):
         if folder.owner not in {"root", *owners}:
             yield folder
 
@@ -241,7 +243,7 @@ def _letting(inode: Inode, person: Person, right: Right) -> str:
     if person.uid == inode.uid:
         return f"chmod u+{letter} {path}"
     # An entry of their own counts in place of all that their groups give them.
-    kept = [one for one in Right if may(inode, person, one)]
+    kept = [right for right in Right if may(inode, person, right)]
     entries = [f"u:{person.name}:{_letters(right, *kept)}", *_masked(inode, person)]
     return f"setfacl -m {','.join(entries)} {path}"
 
@@ -250,17 +252,17 @@ def _masked(inode: Inode, person: Person) -> Iterator[str]:
     """Yield the other entries as they count: setfacl widens the mask over what it has hidden."""
     mask = next((entry.rights for entry in inode.acl if entry.tag == _ACL_MASK), 7)
     names = {_ACL_USER: "u:{}", _ACL_GROUP: "g:{}", _ACL_GROUP_OBJ: "g:"}
-    for one in inode.acl:
-        is_own = (one.tag, one.whose) == (_ACL_USER, person.uid)
-        if one.tag in names and one.rights & ~mask and not is_own:
-            counts = [right for right in Right if right & one.rights & mask]
-            yield f"{names[one.tag].format(one.whose)}:{_letters(*counts)}"
+    for entry in inode.acl:
+        is_own = (entry.tag, entry.whose) == (_ACL_USER, person.uid)
+        if entry.tag in names and entry.rights & ~mask and not is_own:
+            counts = [right for right in Right if right & entry.rights & mask]
+            yield f"{names[entry.tag].format(entry.whose)}:{_letters(*counts)}"
 
 
 def _letters(*rights: Right) -> str:
     """Return such as ``r-x``."""
-    known = ((Right.READ, "r"), (Right.WRITE, "w"), (Right.ENTER, "x"))
-    return "".join(letter if right in rights else "-" for right, letter in known)
+    letters = ((Right.READ, "r"), (Right.WRITE, "w"), (Right.ENTER, "x"))
+    return "".join(letter if right in rights else "-" for right, letter in letters)
 
 
 def _missing(need: Need) -> Finding:
@@ -275,20 +277,20 @@ def _missing(need: Need) -> Finding:
 
 def replaceable(way: Way, owners: Collection[str]) -> Iterator[Finding]:
     """Name what on the way lets others than root and ``owners`` put another file in this place."""
-    for one in (*way.links, *way.folders):
-        if one.owner not in {"root", *owners}:
+    for inode in (*way.links, *way.folders):
+        if inode.owner not in {"root", *owners}:
             yield error(
                 Code.FILE_RIGHTS,
-                f"{one.path}, on the way to {way.asked}, belongs to {one.owner}",
+                f"{inode.path}, on the way to {way.asked}, belongs to {inode.owner}",
                 "that user can put another file in its place",
                 advice="Let Slicewise use a place to which only root's folders and links lead.",
             )
     for folder in way.folders:
         if folder.mode & _OTHERS_WRITE and not folder.mode & _STICKY:
-            found = error(
+            finding = error(
                 Code.FILE_RIGHTS,
                 f"{folder.path}, on the way to {way.asked}, has mode {folder.mode & 0o7777:04o}",
                 "every user of this host can put another file in its place",
                 Mend(Place.HOST, f"chmod o-w {quote(folder.path)}"),
             )
-            yield not_led(found, [way], folder, owners)
+            yield not_led(finding, [way], folder, owners)

@@ -105,8 +105,8 @@ class Finding:
     @property
     def text(self) -> str:
         """All of it but the mends, in one line."""
-        said = f"{self.what}: {self.why}." if self.why else f"{self.what}."
-        return " ".join(part for part in (said, self.advice, f"[{self.code}]") if part)
+        sentence = f"{self.what}: {self.why}." if self.why else f"{self.what}."
+        return " ".join(part for part in (sentence, self.advice, f"[{self.code}]") if part)
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def ordered(findings: Iterator[Finding] | tuple[Finding, ...]) -> tuple[Finding,
 
 def exit_code_by(severities: Iterable[Severity]) -> ExitCode:
     """Return the exit code of a command that has found something, by the worst that it found."""
-    found = set(severities)
-    if Severity.ERROR in found:
+    severity_set = set(severities)
+    if Severity.ERROR in severity_set:
         return ExitCode.FAILED
-    return ExitCode.WARNED if Severity.WARNING in found else ExitCode.DONE
+    return ExitCode.WARNED if Severity.WARNING in severity_set else ExitCode.DONE

@@ -66,8 +66,8 @@ def shared_gpus(text: str) -> str:
     """``shard`` or ``mps`` if the text has such a part, else ""."""
     if "shard" not in text and "mps" not in text:
         return ""
-    found = (_SHARED.match(part.strip(whitespace)) for part in text.split(","))
-    return next((match["name"] for match in found if match is not None), "")
+    matches = (_SHARED.match(part.strip(whitespace)) for part in text.split(","))
+    return next((match["name"] for match in matches if match is not None), "")
 
 
 def parse_shared(text: str) -> tuple[GpuRequest, ...]:
@@ -121,8 +121,8 @@ def _is_gpu(part: str) -> bool:
 
 def _gpu_request(part: str) -> GpuRequest:
     match = _UNTYPED.fullmatch(part) or _TYPED.fullmatch(part)
-    found = match.groupdict() if match is not None else {}
-    gres_type, count = found.get("type"), found.get("count")
+    groups = match.groupdict() if match is not None else {}
+    gres_type, count = groups.get("type"), groups.get("count")
     # Slurm takes gpu:1k for 1024 GPUs.
     is_number = gres_type is not None and count is None and _NUMBER.fullmatch(gres_type)
     if match is None or is_number:
@@ -158,12 +158,12 @@ def parse_tres(text: str) -> Mapping[str, str]:
 def gpu_types_of_tres(tres: Mapping[str, str]) -> Mapping[str, int]:
     """Counts by GPU type of an allocation's TRES: ``{"1g.10gb": 1}``, without the untyped total."""
     prefix = "gres/gpu:"
-    found = {
+    counts = {
         name.removeprefix(prefix): int(value)
         for name, value in tres.items()
         if name.startswith(prefix)
     }
-    return {**found, **shared_of_tres(tres)}
+    return {**counts, **shared_of_tres(tres)}
 
 
 def shared_of_tres(tres: Mapping[str, str]) -> Mapping[str, int]:

@@ -62,26 +62,26 @@ class Holder:
 def space_checks(spaces: Iterable[Space]) -> Iterator[Finding]:
     """Name folders that are full, can't be written, or start no program; a full disk once."""
     seen: set[tuple[int, ...]] = set()
-    for one in spaces:
-        if one.is_read_only:
+    for space in spaces:
+        if space.is_read_only:
             yield error(
                 Code.DISK_FULL,
-                f"{one.path} ({one.what}) is mounted read-only",
+                f"{space.path} ({space.what}) is mounted read-only",
                 "nothing can be written there",
-                Mend(Place.HOST, f"mount -o remount,rw {_mount_of(one)}"),
+                Mend(Place.HOST, f"mount -o remount,rw {_mount_of(space)}"),
                 advice="The kernel does so after errors of the disk: dmesg says.",
             )
-        if one.is_noexec and one.runs:
+        if space.is_noexec and space.runs:
             yield error(
                 Code.PACKAGE,
-                f"{one.path} ({one.what}) is mounted with noexec",
-                f"{one.runs} can't be started there",
-                Mend(Place.HOST, f"mount -o remount,exec {_mount_of(one)}"),
+                f"{space.path} ({space.what}) is mounted with noexec",
+                f"{space.runs} can't be started there",
+                Mend(Place.HOST, f"mount -o remount,exec {_mount_of(space)}"),
             )
-        disk = (one.free_bytes, one.total_bytes, one.free_inodes, one.total_inodes)
+        disk = (space.free_bytes, space.total_bytes, space.free_inodes, space.total_inodes)
         if disk not in seen:
             seen.add(disk)
-            yield from _room(one)
+            yield from _room(space)
 
 
 def _mount_of(space: Space) -> str:
@@ -89,21 +89,23 @@ def _mount_of(space: Space) -> str:
     return f'"$(findmnt -n -o TARGET -T {quote(space.path)})"'
 
 
-def _room(one: Space) -> Iterator[Finding]:
-    part_bytes, part_inodes = one.total_bytes // _SCARCE_PART, one.total_inodes // _SCARCE_PART
-    where = f"{one.path} ({one.what})"
-    look = Mend(Place.HOST, f"du -xhd1 {_mount_of(one)} | sort -h")
+def _room(space: Space) -> Iterator[Finding]:
+    part_bytes, part_inodes = space.total_bytes // _SCARCE_PART, space.total_inodes // _SCARCE_PART
+    where = f"{space.path} ({space.what})"
+    look = Mend(Place.HOST, f"du -xhd1 {_mount_of(space)} | sort -h")
     why = "what is written there fails, or is cut off"
-    if one.total_bytes and one.free_bytes < min(_FULL_BYTES, part_bytes):
+    if space.total_bytes and space.free_bytes < min(_FULL_BYTES, part_bytes):
         yield error(Code.DISK_FULL, f"No space is left for {where}", why, look)
-    elif one.total_bytes and one.free_bytes < min(_SCARCE_BYTES, part_bytes):
-        mib = one.free_bytes >> 20
+    elif space.total_bytes and space.free_bytes < min(_SCARCE_BYTES, part_bytes):
+        mib = space.free_bytes >> 20
         yield warning(Code.DISK_FULL, f"{mib} MiB are left for {where}", why, look)
-    count = Mend(Place.HOST, f"du --inodes -xd1 {_mount_of(one)} | sort -n")
-    if one.total_inodes and one.free_inodes < min(_FULL_INODES, part_inodes):
+    count = Mend(Place.HOST, f"du --inodes -xd1 {_mount_of(space)} | sort -n")
+    if space.total_inodes and space.free_inodes < min(_FULL_INODES, part_inodes):
         yield error(Code.DISK_FULL, f"No inode is left for {where}", why, count)
-    elif one.total_inodes and one.free_inodes < min(_SCARCE_INODES, part_inodes):
-        yield warning(Code.DISK_FULL, f"{one.free_inodes} inodes are left for {where}", why, count)
+    elif space.total_inodes and space.free_inodes < min(_SCARCE_INODES, part_inodes):
+        yield warning(
+            Code.DISK_FULL, f"{space.free_inodes} inodes are left for {where}", why, count
+        )
 
 
 def held_by_others(
@@ -118,17 +120,17 @@ def held_by_others(
     Anybody may call a program what they like: its user counts, and the name among that user's own.
     Nobody if the right one listens there, too: systemd holds a port open for HAProxy.
     """
-    there = [
+    rights = [
         holder
         for holder in holders
         if holder.port == port and ({holder.address, host} & _ANYWHERE or holder.address == host)
     ]
 
-    def is_right(one: Holder) -> bool:
-        called = f"{one.program} {one.command}"
-        return one.user in users and any(name in called for name in programs)
+    def is_right(holder: Holder) -> bool:
+        called = f"{holder.program} {holder.command}"
+        return holder.user in users and any(name in called for name in programs)
 
-    return () if any(map(is_right, there)) else tuple(there)
+    return () if any(map(is_right, rights)) else tuple(rights)
 
 
 def port_checks(
@@ -137,10 +139,10 @@ def port_checks(
     """Say which ports others hold than ``users``; ``wanted`` are settings with host and port."""
     holders = tuple(holders)
     for setting, host, port in wanted:
-        for one in held_by_others(holders, host, port, users)[:1]:
+        for holder in held_by_others(holders, host, port, users)[:1]:
             yield error(
                 Code.PORT_HELD,
-                f"{one.text} listens on port {port}, which {setting} names",
+                f"{holder.text} listens on port {port}, which {setting} names",
                 "Slicewise's own program does not start there, or nobody reaches it",
                 Mend(Place.HOST, f"ss -ltnp sport = :{port}"),
                 advice=f"End that program, or name a free port in {setting}.",

@@ -185,8 +185,8 @@ def node_reasons(nodes: Iterable[NodeView], most: int) -> str:
 
     sinfo -R shows none of a node that is up, but invalid.
     """
-    said = [f"{one.name}: {one.reason}" for one in nodes if one.reason]
-    return f" ({'; '.join(said[:most])})" if said else ""
+    reasons = [f"{node.name}: {node.reason}" for node in nodes if node.reason]
+    return f" ({'; '.join(reasons[:most])})" if reasons else ""
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,8 @@ class Measurement(BaseModel):
 
 def merged(old: Iterable[Measurement], new: Iterable[Measurement]) -> tuple[Measurement, ...]:
     """Both, sorted; if something was measured again, only the new measurement."""
-    found = {measurement.key: measurement for measurement in (*old, *new)}
-    return tuple(found[key] for key in sorted(found))
+    by_key = {measurement.key: measurement for measurement in (*old, *new)}
+    return tuple(by_key[key] for key in sorted(by_key))
 
 
 def require_one_load(rows: Iterable[Measurement]) -> None:
@@ -86,15 +86,15 @@ def require_one_load(rows: Iterable[Measurement]) -> None:
     loads: dict[str, set[str]] = {}
     for row in rows:
         loads.setdefault(row.model, set()).add(row.load)
-    for found in loads.values():
-        if len(found) > 1:
+    for load in loads.values():
+        if len(load) > 1:
             raise InvalidInputError(
                 Code.INPUT_FILE,
-                f"The measurements are of different requests: {shown_loads(found)}.",
+                f"The measurements are of different requests: {shown_loads(load)}.",
                 "Give files that were measured with the same ones.",
             )
 
 
 def shown_loads(loads: Iterable[str]) -> str:
     """Name loads in a message; "" is that of a model that makes no tokens."""
-    return f"{', '.join(one or 'no' for one in sorted(loads))} tokens"
+    return f"{', '.join(load or 'no' for load in sorted(loads))} tokens"

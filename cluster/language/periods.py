@@ -45,8 +45,8 @@ def next_start_s(period: Period, at_s: int, zone: str) -> int | None:
 
 def weekday_and_minute(at_s: float, zone: str) -> tuple[int, int]:
     """What clocks in the zone show: the weekday, 0 being Monday, and minutes since midnight."""
-    there = datetime.fromtimestamp(at_s, _zone(zone))
-    return there.weekday(), there.hour * 60 + there.minute
+    local_time = datetime.fromtimestamp(at_s, _zone(zone))
+    return local_time.weekday(), local_time.hour * 60 + local_time.minute
 
 
 def clock_times_s(minutes: Iterable[int], since_s: float, days: int, zone: str) -> list[int]:
@@ -57,12 +57,12 @@ def clock_times_s(minutes: Iterable[int], since_s: float, days: int, zone: str) 
     tz = _zone(zone)
     first = datetime.fromtimestamp(since_s, tz).date()
     times = [time(minute // 60, minute % 60) for minute in minutes]
-    found: set[int] = set()
+    moments_s: set[int] = set()
     for day in (first + timedelta(days=number) for number in range(days)):
-        for shown in (datetime.combine(day, one, tz) for one in times):
-            found.update(_seconds(shown, tz))
-        found.update(_change_of_clocks_s(day, tz))
-    return sorted(found)
+        for shown in (datetime.combine(day, clock, tz) for clock in times):
+            moments_s.update(_seconds(shown, tz))
+        moments_s.update(_change_of_clocks_s(day, tz))
+    return sorted(moments_s)
 
 
 def clock_text(at_s: float, zone: str) -> str:

@@ -6,4 +6,6 @@ def printable(text: str) -> str:
 
     Line breaks and tabs stay.
     """
-    return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text
+    )

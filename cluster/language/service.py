@@ -387,8 +387,8 @@ class ServiceSpec(BaseModel):
         """Every key that is set, with its value as text, as directives have it."""
         tables = {"environment": self.environment, "adapters": self.adapters}
         dumped = self.model_dump(exclude_none=True, exclude=set(tables))
-        said = {key: _plain(value) for key, value in dumped.items()}
-        return said | {key: encoded(pairs) for key, pairs in tables.items() if pairs}
+        values = {key: _plain(value) for key, value in dumped.items()}
+        return values | {key: encoded(pairs) for key, pairs in tables.items() if pairs}
 
     def directives(self) -> tuple[str, ...]:
         """The ``#SLICEWISE key=value`` lines of this service."""
@@ -476,7 +476,7 @@ class JobDirectives:
 
 _SERVICE_LINE = re.compile(rf"{DIRECTIVE}[ \t]+name=")
 _NEED_LINE = re.compile(rf"{DIRECTIVE}[ \t]+need=")
-_CLASSES: Mapping[str, JobClass] = {one: one for one in get_args(JobClass)}
+_CLASSES: Mapping[str, JobClass] = {name: name for name in get_args(JobClass)}
 _NEED = re.compile(r"(?P<amount>[0-9]{1,7}(\.[0-9]{1,3})?)(?P<unit>GiB|MiB)")
 _JOB_KEYS = (
     f"A job has need (such as 9.5GiB or 512MiB) and class ({', '.join(_CLASSES)}); "
@@ -537,11 +537,11 @@ def service_spec(values: Mapping[str, object]) -> ServiceSpec:
         problems = error.errors()
         about_keys = any(item["type"] in {_MISSING, _UNKNOWN} for item in problems)
         # A key with values of several kinds has a problem with each.
-        said = list(dict.fromkeys(_problem(item) for item in problems[:_MOST_PROBLEMS]))
+        lines = list(dict.fromkeys(_problem(item) for item in problems[:_MOST_PROBLEMS]))
         if more := max(0, len(problems) - _MOST_PROBLEMS):
-            said.append(f"and {more} more")
+            lines.append(f"and {more} more")
         raise InvalidInputError(
-            Code.SERVICE, f"{'; '.join(said)}.", _KEYS if about_keys else ""
+            Code.SERVICE, f"{'; '.join(lines)}.", _KEYS if about_keys else ""
         ) from None
 
 
@@ -629,22 +629,22 @@ def _problem(item: Any) -> str:
 
 
 def _allowed(schema: Mapping[str, Any]) -> str:
-    kinds = (one for one in schema.get("anyOf", (schema,)) if one["type"] != "null")
+    kinds = (form for form in schema.get("anyOf", (schema,)) if form["type"] != "null")
     return " or ".join(map(_allowed_of_kind, kinds))
 
 
-def _allowed_of_kind(found: Mapping[str, Any]) -> str:
-    if words := found.get("enum", [found["const"]] if "const" in found else []):
+def _allowed_of_kind(form: Mapping[str, Any]) -> str:
+    if words := form.get("enum", [form["const"]] if "const" in form else []):
         return " or ".join(words)
-    if found["type"] == "boolean":
+    if form["type"] == "boolean":
         return "true or false"
-    kind = "a whole number" if found["type"] == "integer" else "a number"
-    if "exclusiveMinimum" in found:
-        most = f", at most {found['maximum']}" if "maximum" in found else ""
-        return f"{kind} above {found['exclusiveMinimum']}{most}"
-    if "maximum" in found:
-        return f"{kind} from {found['minimum']} to {found['maximum']}"
-    return f"{kind} from {found['minimum']} up"
+    kind = "a whole number" if form["type"] == "integer" else "a number"
+    if "exclusiveMinimum" in form:
+        most = f", at most {form['maximum']}" if "maximum" in form else ""
+        return f"{kind} above {form['exclusiveMinimum']}{most}"
+    if "maximum" in form:
+        return f"{kind} from {form['minimum']} to {form['maximum']}"
+    return f"{kind} from {form['minimum']} up"
 
 
 _TEXTS = {

@@ -16,11 +16,11 @@ def read_toml(text: str, parse_float: Callable[[str], Any] = float) -> Mapping[s
     Python can't even print a number of thousands of digits, so each message about one would fail.
     """
     try:
-        found = tomllib.loads(text, parse_float=parse_float)
-        _check(found)
+        table = tomllib.loads(text, parse_float=parse_float)
+        _check(table)
     except RecursionError:
         raise ValueError("tables in tables without end") from None
-    return found
+    return table
 
 
 def toml_key(name: str) -> str:
@@ -30,10 +30,10 @@ def toml_key(name: str) -> str:
 
 def _check(value: object) -> None:
     if isinstance(value, dict):
-        for one in value.values():
-            _check(one)
+        for item in value.values():
+            _check(item)
     elif isinstance(value, list):
-        for one in value:
-            _check(one)
+        for item in value:
+            _check(item)
     elif isinstance(value, int) and abs(value) > _LARGEST:
         raise ValueError("a number of more than 18 digits")

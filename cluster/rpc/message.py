@@ -152,7 +152,8 @@ class Request(Message):
             return self.path, self.model_dump_json(exclude_none=True).encode()
         fields = self.model_dump(mode="json", exclude_defaults=True)
         words = {
-            name: one if isinstance(one, str) else json.dumps(one) for name, one in fields.items()
+            name: field if isinstance(field, str) else json.dumps(field)
+            for name, field in fields.items()
         }
         return self.path + (f"?{urlencode(words)}" if words else ""), b""
 
@@ -164,8 +165,8 @@ class Asks(Generic[Answered]):
 def answer_of(request: type[object]) -> Any:
     """The answer that a request declares."""
     bases: tuple[Any, ...] = getattr(request, "__orig_bases__", ())
-    (found,) = (get_args(base)[0] for base in bases if get_origin(base) is Asks)
-    return found
+    (asks,) = (get_args(base)[0] for base in bases if get_origin(base) is Asks)
+    return asks
 
 
 def requests() -> Iterator[type[Request]]:

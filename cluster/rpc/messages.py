@@ -357,8 +357,8 @@ class TenantView(Message):
     @property
     def effective_limit_millislices(self) -> int:
         """The limit; the nominal while the limit is not known."""
-        known = self.limit_millislices
-        return self.nominal_millislices if known is None else known
+        limit = self.limit_millislices
+        return self.nominal_millislices if limit is None else limit
 
     @property
     def room_millislices(self) -> int:

@@ -58,11 +58,11 @@ class Munge:
         with self._context(library) as context:
             _set(library, context, _OPT_UID_RESTRICTION, ctypes.c_uint32(for_uid))
             _set(library, context, _OPT_TTL, ctypes.c_int(ttl_s))
-            found = ctypes.c_void_p()
-            error = library.munge_encode(ctypes.byref(found), context, payload, len(payload))
-            with _freed(library, found):
+            credential = ctypes.c_void_p()
+            error = library.munge_encode(ctypes.byref(credential), context, payload, len(payload))
+            with _freed(library, credential):
                 self._require(error, library, context)
-                return ctypes.string_at(found)
+                return ctypes.string_at(credential)
 
     def decode(self, credential: bytes) -> Credential:
         """The message in the credential.
@@ -72,14 +72,14 @@ class Munge:
         """
         library = _library()
         with self._context(library) as context:
-            found, length = ctypes.c_void_p(), ctypes.c_int()
+            buffer, length = ctypes.c_void_p(), ctypes.c_int()
             uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
-            fields = [ctypes.byref(one) for one in (found, length, uid, gid)]
+            fields = [ctypes.byref(field) for field in (buffer, length, uid, gid)]
             error = library.munge_decode(credential, context, *fields)
             # An expired or replayed credential gives its payload, too, which has to be freed.
-            with _freed(library, found):
+            with _freed(library, buffer):
                 self._require(error, library, context)
-                payload = ctypes.string_at(found, length.value) if found else b""
+                payload = ctypes.string_at(buffer, length.value) if buffer else b""
                 return Credential(payload, uid.value)
 
     @contextmanager
@@ -98,18 +98,18 @@ class Munge:
         if not error:
             return
         words = library.munge_ctx_strerror(context) or library.munge_strerror(error)
-        said = words.decode("utf-8", "replace")
+        reason = words.decode("utf-8", "replace")
         if error == _NO_SOCKET:
             raise UnreachableError(
                 Code.MUNGE,
-                f"munged does not answer: {said}.",
+                f"munged does not answer: {reason}.",
                 "Check that it runs on this host, and daemon.munge_socket.",
             )
         if error in _OF_CREDENTIALS:
             raise InvalidInputError(
-                Code.MUNGE, f"The credential is refused: {said}.", _HINTS.get(error, _ANY_HINT)
+                Code.MUNGE, f"The credential is refused: {reason}.", _HINTS.get(error, _ANY_HINT)
             )
-        raise OutsideError(Code.MUNGE, f"munge failed: {said}.")
+        raise OutsideError(Code.MUNGE, f"munge failed: {reason}.")
 
 
 def _set(

@@ -67,9 +67,9 @@ def unseal(munge: Munge, kind: PayloadKind, line: bytes) -> MessagePart:
     message = munge.decode(line.rstrip(b"\n"))
     heading, _, data = message.payload.partition(b"\n")
     try:
-        found = _Heading.model_validate_json(heading)
+        heading_read = _Heading.model_validate_json(heading)
     except ValidationError:
-        found = None
-    if found is None or found.kind != kind:
+        heading_read = None
+    if heading_read is None or heading_read.kind != kind:
         raise OutsideError(Code.WIRE, f"The credential holds no {kind}.")
-    return MessagePart(message.uid, found.nonce, found.part, found.parts, data)
+    return MessagePart(message.uid, heading_read.nonce, heading_read.part, heading_read.parts, data)

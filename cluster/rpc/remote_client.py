@@ -82,14 +82,14 @@ def _refused(line: bytes) -> InvalidInputError | UnreachableError:
 
     A daemon that could not verify the asking user seals nothing, so anyone may have written this.
     """
-    said = failure_in(line)
-    if said is None:
+    refusal = failure_in(line)
+    if refusal is None:
         return _no_daemon()
-    if said.code == Code.BUSY:
+    if refusal.code == Code.BUSY:
         return UnreachableError(
             Code.BUSY, "The slicewise daemon has too many requests.", "Try again."
         )
-    words = "".join(sign for sign in f"{said.message} {said.hint}" if sign.isprintable())
+    words = "".join(sign for sign in f"{refusal.message} {refusal.hint}" if sign.isprintable())
     return InvalidInputError(
         Code.MUNGE, f"The daemon could not verify your user. It says: {words[:_SAID_LIMIT]}"
     )

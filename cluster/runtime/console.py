@@ -183,16 +183,16 @@ def _texts(cells: Iterable[object]) -> tuple[Text, ...]:
 
 def table_width(columns: Sequence[Column]) -> int:
     """Width that a table of these columns needs."""
-    return _EDGE + sum(one.width + _GAP for one in columns)
+    return _EDGE + sum(column.width + _GAP for column in columns)
 
 
 def fitted(columns: Sequence[Column], width: int) -> tuple[Column, ...]:
     """The columns for a terminal of this width: shortened if needed, then left out by rank."""
     shown = tuple(columns)
     if table_width(shown) > width:
-        shown = tuple(replace(one, cells=one.brief or one.cells) for one in shown)
-    while table_width(shown) > width and (rank := max(one.rank for one in shown)):
-        shown = tuple(one for one in shown if one.rank < rank)
+        shown = tuple(replace(column, cells=column.brief or column.cells) for column in shown)
+    while table_width(shown) > width and (rank := max(column.rank for column in shown)):
+        shown = tuple(column for column in shown if column.rank < rank)
     return shown
 
 
@@ -213,26 +213,27 @@ class FittingTable:
 
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
         """Render the table for the width that rich gives."""
-        if not any(one.cells for one in self.columns):
+        if not any(column.cells for column in self.columns):
             yield Text(self.empty)
             return
         if isinstance(out, PipeConsole):
             yield from _lines(
-                _padded((Text(one.heading), *one.cells), right=one.right) for one in self.columns
+                _padded((Text(column.heading), *column.cells), right=column.right)
+                for column in self.columns
             )
             return
         shown = fitted(self.columns, options.max_width)
         fits = table_width(shown) <= options.max_width
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for one in shown:
+        for column in shown:
             table.add_column(
-                Text(one.heading),
-                justify="right" if one.right else "left",
+                Text(column.heading),
+                justify="right" if column.right else "left",
                 overflow="fold",
                 # Where even the columns of rank 0 do not fit, all cells fold rather than being cut.
-                no_wrap=fits and not one.folds,
+                no_wrap=fits and not column.folds,
             )
-        for cells in zip(*(one.cells for one in shown), strict=True):
+        for cells in zip(*(column.cells for column in shown), strict=True):
             table.add_row(*cells)
         yield table
 

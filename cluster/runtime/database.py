@@ -229,15 +229,15 @@ def _held(engine: Engine) -> str:
     """Who may be the one that is waited for, in words; "" if nobody is to be seen any more."""
     try:
         with engine.connect() as connection:
-            found = connection.execute(_HOLDER).one_or_none()
+            holder = connection.execute(_HOLDER).one_or_none()
     except SQLAlchemyError:
         return ""
-    if found is None:
+    if holder is None:
         return ""
-    since = f" since {found.since} UTC" if found.since else ""
+    since = f" since {holder.since} UTC" if holder.since else ""
     return (
-        f": role {found.role} ({found.application or 'of no name'}) has {found.mode} on"
-        f" {found.object}{since}"
+        f": role {holder.role} ({holder.application or 'of no name'}) has {holder.mode} on"
+        f" {holder.object}{since}"
     )
 
 

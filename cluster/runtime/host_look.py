@@ -36,36 +36,36 @@ def way_to(path: Path | str) -> Way:
         if name == "..":
             here = os.path.dirname(here)  # noqa: PTH120 -- of a text
             continue
-        one = os.path.join(here, name)  # noqa: PTH118 -- of a text
+        full_path = os.path.join(here, name)  # noqa: PTH118 -- of a text
         try:
-            inode = _inode(one)
-            leads = Path(one).readlink() if stat.S_ISLNK(inode.mode) else None
+            inode = _inode(full_path)
+            leads = Path(full_path).readlink() if stat.S_ISLNK(inode.mode) else None
         except (FileNotFoundError, NotADirectoryError):
-            return way(missing=one)
+            return way(missing=full_path)
         except OSError:
             return way(is_unseen=True)
         if leads is not None:
             links.append(inode)
             if len(links) > MOST_LINKS:
-                return way(missing=one)
+                return way(missing=full_path)
             here = "/" if leads.is_absolute() else here
             rest.extend(reversed(leads.parts[1:] if leads.is_absolute() else leads.parts))
         elif rest:
             folders.append(inode)
-            here = one
+            here = full_path
         else:
             return way(inode)
     return way(folders.pop())
 
 
 def _inode(path: str) -> Inode:
-    found = os.lstat(path)
+    status = os.lstat(path)
     acl: tuple[AclEntry, ...] = ()
-    if not stat.S_ISLNK(found.st_mode):
+    if not stat.S_ISLNK(status.st_mode):
         with suppress(OSError):
             acl = tuple(_acl(os.getxattr(path, _ACL, follow_symlinks=False)))
-    uid, gid = found.st_uid, found.st_gid
-    return Inode(path, found.st_mode, uid, gid, user_name(uid), _group_name(gid), acl)
+    uid, gid = status.st_uid, status.st_gid
+    return Inode(path, status.st_mode, uid, gid, user_name(uid), _group_name(gid), acl)
 
 
 def _acl(packed: bytes) -> Iterator[AclEntry]:
@@ -92,10 +92,10 @@ def _group_name(gid: int) -> str:
 def person(name: str, *more_gids: int) -> Person | None:
     """Return a user of this host, with these groups added; None if there is none of that name."""
     try:
-        found = pwd.getpwnam(name)
+        entry = pwd.getpwnam(name)
     except KeyError:
         return None
-    return Person(name, found.pw_uid, frozenset((*os.getgrouplist(name, found.pw_gid), *more_gids)))
+    return Person(name, entry.pw_uid, frozenset((*os.getgrouplist(name, entry.pw_gid), *more_gids)))
 
 
 def running_as(pid: int) -> Person | None:
@@ -120,16 +120,16 @@ def parent_of(pid: int) -> int:
 def space(path: Path, what: str, runs: str = "") -> Iterator[Space]:
     """Yield the room in a folder, where ``runs`` is started; nothing if it is not to be seen."""
     with suppress(OSError):
-        found = os.statvfs(path)
+        space = os.statvfs(path)
         yield Space(
             str(path),
             what,
-            found.f_bavail * found.f_frsize,
-            found.f_blocks * found.f_frsize,
-            found.f_favail,
-            found.f_files,
-            is_read_only=bool(found.f_flag & os.ST_RDONLY),
-            is_noexec=bool(found.f_flag & os.ST_NOEXEC),
+            space.f_bavail * space.f_frsize,
+            space.f_blocks * space.f_frsize,
+            space.f_favail,
+            space.f_files,
+            is_read_only=bool(space.f_flag & os.ST_RDONLY),
+            is_noexec=bool(space.f_flag & os.ST_NOEXEC),
             runs=runs,
         )
 
@@ -171,12 +171,12 @@ def _address(text: str) -> str:
 
 
 def _sockets_of(pid: int) -> frozenset[str]:
-    found = set()
+    inodes = set()
     with suppress(OSError):
         for path in (_PROC / str(pid) / "fd").iterdir():
             with suppress(OSError):
-                found.add(str(path.readlink()).removeprefix("socket:[").removesuffix("]"))
-    return frozenset(found)
+                inodes.add(str(path.readlink()).removeprefix("socket:[").removesuffix("]"))
+    return frozenset(inodes)
 
 
 def _program(pid: int) -> tuple[str, str, str]:

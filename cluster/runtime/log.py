@@ -74,10 +74,10 @@ def emit(
 ) -> None:
     """Log an event; with the traceback of ``error``, if given."""
     if logger.isEnabledFor(level):
-        said = LoggedEvent(event, fields)
+        event_logged = LoggedEvent(event, fields)
         raised = None if error is None else (type(error), error, error.__traceback__)
         # Not by logger.log, which looks up the calling line: an event's name says where it is.
-        logger.handle(logger.makeRecord(logger.name, level, "", 0, said, (), raised))
+        logger.handle(logger.makeRecord(logger.name, level, "", 0, event_logged, (), raised))
 
 
 def bound(**ids: object) -> AbstractContextManager[None]:
@@ -106,9 +106,9 @@ class LineFormatter(logging.Formatter):
         """Return the line."""
         if self._lines is None:
             self._lines = _lines(self._program, self._form)
-        said: object = record.msg
-        if isinstance(said, LoggedEvent):
-            event, fields = said.name, said.fields
+        message: object = record.msg
+        if isinstance(message, LoggedEvent):
+            event, fields = message.name, message.fields
         else:
             event, fields = "library", {"logger": record.name, "message": record.getMessage()}
         if record.exc_info:

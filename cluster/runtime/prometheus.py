@@ -106,10 +106,10 @@ def served(registry: CollectorRegistry, address: str, key: str) -> Iterator[None
 def family(spec: MetricSpec, values: Iterable[tuple[Sequence[str], float]]) -> Metric:
     """A gauge or counter with these values, each beside what its labels say."""
     kind = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
-    found = kind(spec.name, spec.text, labels=spec.labels)
+    metric = kind(spec.name, spec.text, labels=spec.labels)
     for labels, value in values:
-        found.add_metric(labels, value)
-    return found
+        metric.add_metric(labels, value)
+    return metric
 
 
 def single(spec: MetricSpec, value: float) -> Metric:

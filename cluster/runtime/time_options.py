@@ -14,9 +14,9 @@ def local_time(text: str, *, ahead: bool = False, zone: tzinfo | None = None) ->
     With a ``zone`` it is that zone's time. Raises typer.BadParameter, which names all forms.
     """
     now = datetime.fromtimestamp(wall_s(), UTC).astimezone()
-    found = moment_from_text(text, now, ahead=ahead, zone=zone)
-    if found is None:
+    moment_s = moment_from_text(text, now, ahead=ahead, zone=zone)
+    if moment_s is None:
         raise typer.BadParameter(
             f"{text!r} is not a time. Write it as {FORMS} {'from now' if ahead else 'ago'}."
         )
-    return found
+    return moment_s

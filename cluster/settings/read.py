@@ -70,11 +70,11 @@ def _problem(item: Any) -> str:
 def _no_key(place: Sequence[str | int]) -> str:
     """Say which key is meant by one that does not exist: the nearest, and all beside it."""
     *above, key = map(str, place)
-    known = _keys(Settings, above)
-    near = get_close_matches(key, known, n=1)
+    names = _keys(Settings, above)
+    near = get_close_matches(key, names, n=1)
     meant = f", but there is {near[0]}" if near else ""
     of_section = f" of [{'.'.join(above)}]" if above else ""
-    return f"there is no such key{meant}; keys{of_section}: {', '.join(known)}"
+    return f"there is no such key{meant}; keys{of_section}: {', '.join(names)}"
 
 
 def _keys(section: type[BaseModel], place: Sequence[str]) -> Sequence[str]:

@@ -32,8 +32,10 @@ def update_words(
     ``untouched`` are the tasks that share a record, by array: slurmctld changes the record as one,
     if all of its tasks are named.
     """
-    said = [f"{key}={value}" for key, value in _values(change).items()]
-    return tuple(("update", f"JobId={where}", *said) for where in _where(target, change, untouched))
+    words = [f"{key}={value}" for key, value in _values(change).items()]
+    return tuple(
+        ("update", f"JobId={where}", *words) for where in _where(target, change, untouched)
+    )
 
 
 def is_taken_by_the_first_only(target: Target, change: JobChange) -> bool:
@@ -107,9 +109,9 @@ def refusals(complaint: str, mark: str, targets: Sequence[Target]) -> Mapping[Ta
     A target with several tasks counts as refused if Slurm refused any of them, although it took
     others. A target that scontrol did not reach before it ended is refused with its last words.
     """
-    first, *said = re.split(rf"(?m)^.*{mark}.*$", complaint)
-    done = [own_words(part) for part in said[:-1]]
-    last = own_words(said[-1] if said else first) or "scontrol ended before it was made"
+    first, *answers = re.split(rf"(?m)^.*{mark}.*$", complaint)
+    done = [own_words(part) for part in answers[:-1]]
+    last = own_words(answers[-1] if answers else first) or "scontrol ended before it was made"
     words = (*done, *(last for _ in targets[len(done) :]))
     return {target: text for target, text in zip(targets, words, strict=True) if text}
 

@@ -29,9 +29,9 @@ async def change_jobs(changes: Mapping[Target, JobChange]) -> Mapping[Target, st
     ``scontrol`` processes of its own.
     """
     untouched = await _untouched(changes)
-    said = {each[0]: update_words(*each, untouched) for each in changes.items()}
-    together = [each for each in said.items() if all(map(fits_on_a_line, each[1]))]
-    alone = [each for each in said.items() if not all(map(fits_on_a_line, each[1]))]
+    words_of_job = {each[0]: update_words(*each, untouched) for each in changes.items()}
+    together = [each for each in words_of_job.items() if all(map(fits_on_a_line, each[1]))]
+    alone = [each for each in words_of_job.items() if not all(map(fits_on_a_line, each[1]))]
     refused: dict[Target, str] = {}
     for start in range(0, len(together), _UPDATES):
         refused |= await _update(dict(together[start : start + _UPDATES]))

@@ -182,10 +182,10 @@ class CommandSlurm(Slurm):
             pending = parse_pending(listed, self._told)
             rows = await _rows("all")
             # Without an array that came behind the list: that one is listed at the next look.
-            listed_ones = (one for one in uncertain(rows) if one[0] in pending)
-            self._waiting = {one: pending[one[0]] for one in listed_ones}
+            listed_ones = (row for row in uncertain(rows) if row[0] in pending)
+            self._waiting = {pair: pending[pair[0]] for pair in listed_ones}
         else:
-            self._waiting = {one: self._waiting[one] for one in doubted}
+            self._waiting = {run: self._waiting[run] for run in doubted}
         waiting = {shown[0]: indices for shown, indices in self._waiting.items()}
         self._rows = read_rows(rows, self._rows, self._told)
         return await self._typed(records(self._rows.values(), waiting))
@@ -200,7 +200,7 @@ class CommandSlurm(Slurm):
         """
         kept = ALLOTTED | {JobState.ENDED} | (WAITING if asked_too else frozenset())
         some = {_run(job): job for job in jobs if job.untyped_gpus and job.state in kept}
-        self._given = {run: found for run, found in self._given.items() if run in some}
+        self._given = {run: counts for run, counts in self._given.items() if run in some}
         if new := {run: job for run, job in some.items() if run not in self._given}:
             texts = dict(await _shown_jobs(new.values()))
             # Among all others, one that somebody's name imitates is not told apart.
@@ -210,10 +210,10 @@ class CommandSlurm(Slurm):
                 text, has_begun = texts.get(job.job_id, ""), job.state not in WAITING
                 if not text:  # Slurm said nothing of it, such as under load: ask again.
                     continue
-                found = shown_gpus(job.tres, text, has_begun=has_begun)
-                if found is None:
+                gpus = shown_gpus(job.tres, text, has_begun=has_begun)
+                if gpus is None:
                     self._told(Unread("job", job.task, "JOB_GRES", quoted(text)))
-                self._given[run] = found.unnamed if found is not None else {}
+                self._given[run] = gpus.unnamed if gpus is not None else {}
         if not any(self._given.values()):
             return jobs
         found_by = {some[run].job_id: given for run, given in self._given.items() if given}
@@ -229,9 +229,9 @@ class CommandSlurm(Slurm):
         """
         several = array_job_ids if len(array_job_ids) > _FEW_ARRAYS else ()
         apart = () if several else sorted(array_job_ids)
-        groups = [*((one,) for one in apart), *((several,) if several else ())]
-        found = await together(*(_rows("all", job_ids=group) for group in groups))
-        return parse_jobs([row for rows in found for row in rows], {}, self._told)
+        groups = [*((job_id,) for job_id in apart), *((several,) if several else ())]
+        row_groups = await together(*(_rows("all", job_ids=group) for group in groups))
+        return parse_jobs([row for rows in row_groups for row in rows], {}, self._told)
 
     async def nodes(self) -> tuple[NodeView, ...]:
         """Run ``scontrol show node -d``, and ``sinfo`` where its answer may have changed."""
@@ -341,8 +341,8 @@ class CommandSlurm(Slurm):
 
     async def requests(self, job_ids: Collection[int]) -> Mapping[int, JobRequest]:
         """Run ``squeue`` for all pending jobs."""
-        found = parse_requests(await _rows("pending", REQUEST_FIELDS), self._told)
-        return {job_id: found[job_id] for job_id in job_ids if job_id in found}
+        requests = parse_requests(await _rows("pending", REQUEST_FIELDS), self._told)
+        return {job_id: requests[job_id] for job_id in job_ids if job_id in requests}
 
     async def excluded_nodes(self, array_job_id: int) -> Mapping[int, frozenset[str]]:
         """Run ``squeue``, task by task: of several it would show the first one's list."""
@@ -419,9 +419,9 @@ class CommandSlurm(Slurm):
 
         # Not by their ids: squeue fails if the only one has been forgotten.
         rows = await _rows("running", RUN_OF_JOB_FIELDS) if runs else ()
-        there = running_targets(rows, self._told)
+        targets = running_targets(rows, self._told)
         done = await asyncio.gather(
-            *(one(run, there[run]) for run in runs if run in there), return_exceptions=True
+            *(one(run, targets[run]) for run in runs if run in targets), return_exceptions=True
         )
         for raised in filter(None, done):
             # What the others have done must not be lost; these runs can be asked for again.
@@ -513,12 +513,12 @@ def _is_line(change: tuple[str, ...]) -> bool:
 
 
 def _partly(error: UnreachableError, lines: int) -> UnreachableError:
-    said = error.refusal
+    refusal = error.refusal
     return UnreachableError(
-        said.code,
-        f"{said.message}. Some of {lines} changes may have been made; the next look at limits "
+        refusal.code,
+        f"{refusal.message}. Some of {lines} changes may have been made; the next look at limits "
         "makes the rest.",
-        said.hint,
+        refusal.hint,
     )
 
 

@@ -167,10 +167,10 @@ async def _submitted(
     )
     script = _SCRIPT.replace("COMMAND", shlex.join(argv), 1)
     command = ("sbatch", "--parsable", *options)
-    said = await run(command, stdin=script, passed=_PASSED, deadline_s=_SUBMIT_S)
-    job_id = said.strip().rpartition("\n")[2].partition(";")[0]
+    answer = await run(command, stdin=script, passed=_PASSED, deadline_s=_SUBMIT_S)
+    job_id = answer.strip().rpartition("\n")[2].partition(";")[0]
     if not is_whole(job_id):
-        raise _failed("sbatch", f"it did not name a job: {_printable(said)}")
+        raise _failed("sbatch", f"it did not name a job: {_printable(answer)}")
     return int(job_id)
 
 
@@ -179,11 +179,11 @@ async def _answer(job_id: int, node: str, began_s: float, deadline_s: float) -> 
     while True:
         state, reason, comment = await _job(job_id)
         waited_s = time.monotonic() - began_s
-        said = _SAID.fullmatch(comment)
-        if said and int(said[1]) == read + 1:
-            answer, read = answer + said[3], read + 1
+        part = _SAID.fullmatch(comment)
+        if part and int(part[1]) == read + 1:
+            answer, read = answer + part[3], read + 1
             await _say(job_id, f"slicewise:read {read}")
-            if read >= min(int(said[2]), _MOST_PARTS):
+            if read >= min(int(part[2]), _MOST_PARTS):
                 return _reply(node, answer)
         elif state is JobState.ENDED:
             why = f"it ended without an answer ({_printable(reason)}): see slurmd's log there"
@@ -191,7 +191,7 @@ async def _answer(job_id: int, node: str, began_s: float, deadline_s: float) -> 
         elif state is JobState.PENDING and waited_s > deadline_s / 2:
             why = f"it did not start in {deadline_s / 2:g} s ({_printable(reason)})"
             raise _failed(f"job {job_id} on {node}", why)
-        elif said and read:
+        elif part and read:
             await _say(job_id, f"slicewise:read {read}")
         elif state is JobState.RUNNING and not comment and not read:
             await _say(job_id, _GO)
@@ -253,14 +253,14 @@ def _unpacked(node: str, text: str) -> str:
     """
     packing = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
-        found = packing.decompress(base64.b64decode(text, validate=True), _MOST_BYTES + 1)
+        data = packing.decompress(base64.b64decode(text, validate=True), _MOST_BYTES + 1)
     except (binascii.Error, zlib.error) as error:
         raise _failed(f"the answer of {node}", str(error)) from None
-    if len(found) > _MOST_BYTES:
+    if len(data) > _MOST_BYTES:
         raise _failed(f"the answer of {node}", f"it printed more than {_MOST_BYTES} bytes")
     if not packing.eof:
         raise _failed(f"the answer of {node}", "it was cut off")
-    return found.decode(errors="replace")
+    return data.decode(errors="replace")
 
 
 def _own_words(node: str, argv: Sequence[str], reply: Reply) -> OutsideError:
@@ -276,7 +276,7 @@ def _own_words(node: str, argv: Sequence[str], reply: Reply) -> OutsideError:
 def _printable(words: str) -> str:
     """A node's text for a terminal, a log or a drain's reason: one line, no control characters."""
     line = " ".join(words[:_WORDS_LENGTH].split())
-    return "".join(one if one.isprintable() else "?" for one in line)
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
 def _failed(what: str, words: str) -> OutsideError:

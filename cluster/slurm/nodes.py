@@ -96,12 +96,12 @@ def parse_places(text: str, told: ReportsUnread) -> Mapping[str, NodeConfig]:
 
     A line that can't be read is left out.
     """
-    found: dict[str, NodeConfig] = {}
+    configs: dict[str, NodeConfig] = {}
     lines = text.splitlines()
     for name, place in each("place", lines, _place, told, lambda line: line.split(maxsplit=1)[0]):
-        before = found[name].partitions if name in found else frozenset()
-        found[name] = replace(place, partitions=before | place.partitions)
-    return found
+        before = configs[name].partitions if name in configs else frozenset()
+        configs[name] = replace(place, partitions=before | place.partitions)
+    return configs
 
 
 def _place(line: str) -> tuple[str, NodeConfig]:
@@ -122,16 +122,16 @@ def doubtful(names: Sequence[str], places: Collection[str]) -> tuple[str, ...]:
 
 
 def settled(
-    found: Sequence[NodeView],
+    nodes: Sequence[NodeView],
     places: Mapping[str, NodeConfig],
     again: Mapping[str, NodeView],
     told: ReportsUnread,
 ) -> tuple[NodeView, ...]:
     """Each node once. ``again`` has the doubtful nodes as Slurm shows them by themselves."""
-    count = Counter(node.name for node in found)
+    count = Counter(node.name for node in nodes)
 
     def chosen() -> Iterator[NodeView]:
-        for name, node in {node.name: node for node in found}.items():
+        for name, node in {node.name: node for node in nodes}.items():
             if count[name] > 1 or (name not in places and name not in again):
                 told(Unread("node", quoted(name), "", "in another node's record"))
             if name not in places and name in again:

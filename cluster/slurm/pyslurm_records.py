@@ -35,7 +35,7 @@ def job_view(job: Any, user_name: Callable[[int], str], told: ReportsUnread) -> 
     uid = fields.read("uid", "user_id", int, -1)
     end_s = fields.read("end_s", "end_time", _whole, None)
     array_job_id, task_index, untouched = fields.read("task_index", "array_id", _place, _NO_PLACE)
-    said: Mapping[str, str] = fields.read(
+    tres: Mapping[str, str] = fields.read(
         "tres",
         "allocated_tres",
         lambda _: _tres(job.allocated_tres or job.requested_tres),
@@ -44,8 +44,8 @@ def job_view(job: Any, user_name: Callable[[int], str], told: ReportsUnread) -> 
     gpus = fields.read(
         "unnamed",
         "gres_per_node",
-        lambda per_node: gpus_of_job(said, _asked(per_node), _given(job, said, state)),
-        GpusOfJob(said, {}),
+        lambda per_node: gpus_of_job(tres, _asked(per_node), _given(job, tres, state)),
+        GpusOfJob(tres, {}),
     )
     return JobView(
         job_id=job_id,
@@ -88,8 +88,10 @@ def step_views(
     ``steps`` is ``JobSteps.load_all()``: by job id, then by step: a number, or a word such as
     ``batch`` for a step that is not srun's.
     """
-    found = ((job, name, step) for job in job_ids for name, step in _first(steps.get(job, {})))
-    views = each("step", found, _step_view, told, lambda one: f"{one[0]}.{one[1]}")
+    steps_found = (
+        (job, name, step) for job in job_ids for name, step in _first(steps.get(job, {}))
+    )
+    views = each("step", steps_found, _step_view, told, lambda step: f"{step[0]}.{step[1]}")
     return tuple(view for view in views if view is not None)
 
 
@@ -99,8 +101,8 @@ def _first(steps: Mapping[Any, Any]) -> list[tuple[int, Any]]:
     return [(name, steps[name]) for name in names[:MOST_STEPS]]
 
 
-def _step_view(found: tuple[int, int, Any]) -> StepView | None:
-    job_id, name, step = found
+def _step_view(step_found: tuple[int, int, Any]) -> StepView | None:
+    job_id, name, step = step_found
     if not step.reserved_ports:
         return None
     return StepView(
@@ -132,9 +134,9 @@ def _asked(per_node: Any) -> AskedGpus:
     return AskedGpus(",".join(f"{name}:{count}" for name, count in (per_node or {}).items()))
 
 
-def _given(job: Any, said: Mapping[str, str], state: JobState) -> str:
+def _given(job: Any, tres: Mapping[str, str], state: JobState) -> str:
     """What a job holds on all nodes, where its TRES do not name all of it."""
-    if state not in ALLOTTED or names_all(said):
+    if state not in ALLOTTED or names_all(tres):
         return ""
     places = job.get_resource_layout_per_node().values()
     return ",".join(
@@ -162,13 +164,13 @@ def _text(record: Any, attribute: str) -> str:
         return error.object.decode(errors="replace")
 
 
-def _tres(found: Any) -> Mapping[str, str]:
+def _tres(tres_found: Any) -> Mapping[str, str]:
     """TRES as Slurm writes them: ``{"cpu": "1", "mem": "20M", "gres/gpu:1g.10gb": "1"}``."""
-    if found is None:
+    if tres_found is None:
         return {}
-    counted = ((name, getattr(found, name, None)) for name in _COUNTED)
+    counted = ((name, getattr(tres_found, name, None)) for name in _COUNTED)
     texts = {name: str(resource.count) for name, resource in counted if resource is not None}
-    if getattr(found, "mem", None) is not None:
-        texts["mem"] = f"{found.mem.count}M"
-    texts |= {f"gres/{name}": str(gres.count) for name, gres in found.gres.items()}
+    if getattr(tres_found, "mem", None) is not None:
+        texts["mem"] = f"{tres_found.mem.count}M"
+    texts |= {f"gres/{name}": str(gres.count) for name, gres in tres_found.gres.items()}
     return tres(",".join(f"{name}={count}" for name, count in texts.items()))

@@ -105,15 +105,15 @@ def _asked(job: Mapping[str, Any]) -> AskedGpus:
     return AskedGpus(node, per_job, socket, task, int(job["tasks"]["number"]))
 
 
-def _number(found: Any) -> int:
-    if not found["set"] or found["infinite"]:
-        raise unreadable("number", str(found))
-    return int(found["number"])
+def _number(field: Any) -> int:
+    if not field["set"] or field["infinite"]:
+        raise unreadable("number", str(field))
+    return int(field["number"])
 
 
-def _time_s(found: Any) -> int | None:
+def _time_s(field: Any) -> int | None:
     """Unix second; None for 0, which is not known or not set."""
-    return (int(found["number"]) or None) if found["set"] else None
+    return (int(field["number"]) or None) if field["set"] else None
 
 
 def _limit_s(minutes: Any) -> int | None:

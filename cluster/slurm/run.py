@@ -181,15 +181,15 @@ async def _read(
     most_bytes: int | None,
     answered: Callable[[], None],
 ) -> bytes:
-    found = bytearray()
+    output = bytearray()
     while stream is not None and (part := await stream.read(1 << 16)):
         answered()
-        found += part
-        if most_bytes is not None and len(found) > most_bytes:
+        output += part
+        if most_bytes is not None and len(output) > most_bytes:
             raise OutsideError(
                 Code.SLURM_FAILED, f"{command}: it printed more than {most_bytes} bytes."
             )
-    return bytes(found)
+    return bytes(output)
 
 
 async def _start(argv: Sequence[str], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
@@ -247,7 +247,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _down(command: str, words: str) -> UnreachableError:
-    if any(one in words for one in _NO_DATABASE):
+    if any(word in words for word in _NO_DATABASE):
         advice = (
             "Check that slurmdbd's own database runs, such as MariaDB: slurmdbd's log says why."
         )

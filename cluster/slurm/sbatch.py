@@ -112,8 +112,8 @@ def read_trial(status: int, complaint: str) -> str:
     codes = [number for number, line in enumerate(lines) if _CODE.fullmatch(line)]
     if codes:
         lines = [f"{' '.join(lines[: codes[0]])} [{lines[codes[0]]}]"]
-    said = lines[-1] if lines else f"sbatch ended with {status}"
-    return said.removeprefix("allocation failure: ") if status else ""
+    message = lines[-1] if lines else f"sbatch ended with {status}"
+    return message.removeprefix("allocation failure: ") if status else ""
 
 
 def read_reply(status: int, output: str, complaint: str) -> Submitted:

@@ -39,16 +39,16 @@ class StepReader:
             if name in by_name:
                 numbers.setdefault(name, []).append(whole(step))
         # Each step takes a call of its own, and a job may have tens of thousands.
-        there = {
+        names = {
             _key(by_name[name], step): name
-            for name, found in numbers.items()
-            for step in sorted(found)[:MOST_STEPS]
+            for name, steps_of_job in numbers.items()
+            for step in sorted(steps_of_job)[:MOST_STEPS]
         }
-        known = {key: view for key, view in self._known.items() if key in there}
-        if new := {key: name for key, name in there.items() if key not in known}:
-            known |= await self._ask(new)
-        self._known = known
-        return tuple(view for view in known.values() if view is not None)
+        views = {key: view for key, view in self._known.items() if key in names}
+        if new := {key: name for key, name in names.items() if key not in views}:
+            views |= await self._ask(new)
+        self._known = views
+        return tuple(view for view in views.values() if view is not None)
 
     async def _ask(self, names: Mapping[_Key, str]) -> Mapping[_Key, StepView | None]:
         """Ask for each step by itself, with lines between the answers that no user can write.
@@ -64,9 +64,9 @@ class StepReader:
         views = each(
             "step",
             answered,
-            lambda one: (one, parse_step(one[1], job_id=one[0][0], step=one[0][-1])),
+            lambda pair: (pair, parse_step(pair[1], job_id=pair[0][0], step=pair[0][-1])),
             self._told,
-            lambda one: f"{names[one[0]]}.{one[0][-1]}",
+            lambda pair: f"{names[pair[0]]}.{pair[0][-1]}",
         )
         return {key: view for (key, text), view in views if view or _RUNS.search(text)}
 

@@ -49,8 +49,8 @@ class Amd:
         del memory_slices
         places = [(profile.name, start) for profile in profiles for start in profile.starts]
         takes = dict.fromkeys(places, 0)
-        for nth, (one, other) in enumerate(combinations(places, 2)):
-            if one[0] != other[0]:
-                takes[one] |= 1 << nth
+        for nth, (place, other) in enumerate(combinations(places, 2)):
+            if place[0] != other[0]:
+                takes[place] |= 1 << nth
                 takes[other] |= 1 << nth
         return {place: Extra(bits, 0) for place, bits in takes.items()}

@@ -49,16 +49,16 @@ def _on(mode: bool) -> str:
 
 
 def _instance_faults(gpu: Gpu) -> Iterator[str]:
-    for one in gpu.instances:
-        if len(one.computes) != 1:
+    for instance in gpu.instances:
+        if len(instance.computes) != 1:
             yield (
-                f"instance {one.gi_id} ({one.placement.profile}) has {len(one.computes)} compute"
-                " instances: Slicewise uses those with one"
+                f"instance {instance.gi_id} ({instance.placement.profile}) has"
+                f" {len(instance.computes)} compute instances: Slicewise uses those with one"
             )
-        elif not has_capabilities(one):
+        elif not has_capabilities(instance):
             yield (
-                f"instance {one.gi_id} ({one.placement.profile}) has no capability device: "
-                "nvidia-caps is not loaded"
+                f"instance {instance.gi_id} ({instance.placement.profile}) has no capability"
+                " device: nvidia-caps is not loaded"
             )
 
 
@@ -70,19 +70,19 @@ def has_capabilities(instance: Instance) -> bool:
 
 def table_differences(board: Board) -> tuple[str, ...]:
     """Where the driver's profiles of a board differ from the table's; the driver's are valid."""
-    known = boards().get(board.model)
-    if known is None:
+    table_board = boards().get(board.model)
+    if table_board is None:
         return (f"{board.model} is not in the table: the driver's own profiles are used",)
     theirs = {profile.gi_profile_id: profile for profile in board.profiles.values()}
-    ours = {profile.gi_profile_id: profile for profile in known.profiles.values()}
+    ours = {profile.gi_profile_id: profile for profile in table_board.profiles.values()}
     return (
-        *(f"the table lacks {one.name}" for key, one in theirs.items() if key not in ours),
-        *(f"the driver lacks {one.name}" for key, one in ours.items() if key not in theirs),
+        *(f"the table lacks {profile.name}" for key, profile in theirs.items() if key not in ours),
+        *(f"the driver lacks {profile.name}" for key, profile in ours.items() if key not in theirs),
         *(
             text
-            for key, one in ours.items()
+            for key, profile in ours.items()
             if key in theirs
-            for text in _profile_differences(theirs[key], one)
+            for text in _profile_differences(theirs[key], profile)
         ),
     )
 

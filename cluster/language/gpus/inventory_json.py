@@ -35,7 +35,7 @@ count.
 
 def _any(form: Callable[[Accelerator], str]) -> str:
     """The form of a text that any of the vendors may write."""
-    return "|".join(f"(?:{form(one)})" for one in ACCELERATORS)
+    return "|".join(f"(?:{form(accelerator)})" for accelerator in ACCELERATORS)
 
 
 _VENDOR = _any(lambda accelerator: re.escape(accelerator.vendor))
@@ -94,14 +94,14 @@ def _read(kind: TypeAdapter[_Read], value: str | object) -> _Read:
     if isinstance(value, str) and len(value) > MOST_BYTES:
         raise _unreadable(f"it has more than {MOST_BYTES} characters")
     try:
-        found = _validated(kind, value)
+        record = _validated(kind, value)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"][:8]))[:100]
         raise _unreadable(f"{where!a}: {first['msg']}") from None
-    if wrong := next(_wrong(found), ""):
+    if wrong := next(_wrong(record), ""):
         raise _unreadable(wrong)
-    return found
+    return record
 
 
 def _validated(kind: TypeAdapter[_Read], value: str | object) -> _Read:
@@ -149,8 +149,8 @@ def _wrong_parts(owner: type, field: str, value: Collection[object]) -> Iterator
     if len(value) > _MANY.get(field, 0):
         yield f"{owner.__name__}.{field} has {len(value)} parts"
         return
-    for one in value.values() if isinstance(value, Mapping) else value:
-        yield from _wrong_field(owner, field, one)
+    for item in value.values() if isinstance(value, Mapping) else value:
+        yield from _wrong_field(owner, field, item)
 
 
 def _wrong_board(board: Board) -> Iterator[str]:

@@ -84,7 +84,9 @@ class Geometry:
 
     def fitting(self, occupancy: int) -> tuple[Placement, ...]:
         """Every placement that still fits."""
-        return tuple(one for places in self.room[occupancy].values() for one, _ in places)
+        return tuple(
+            placement for places in self.room[occupancy].values() for placement, _ in places
+        )
 
     @cached_property
     def room(self) -> Mapping[int, Mapping[str, tuple[tuple[Placement, int], ...]]]:
@@ -104,7 +106,7 @@ class Geometry:
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
         """Every layout, the empty one first."""
-        return tuple(frozenset(found) for found in self._layouts(0, 0))
+        return tuple(frozenset(layout) for layout in self._layouts(0, 0))
 
     @cached_property
     def maximal(self) -> tuple[Layout, ...]:
@@ -117,12 +119,15 @@ class Geometry:
         return tuple(sorted({self._taken(layout) for layout in self.layouts}))
 
     def _room(self, occupancy: int) -> Mapping[str, tuple[tuple[Placement, int], ...]]:
-        found: dict[str, tuple[tuple[Placement, int], ...]] = {}
+        by_profile: dict[str, tuple[tuple[Placement, int], ...]] = {}
         for placement in self.placements:
             after = self.after(occupancy, placement)
             if after is not None:
-                found[placement.profile] = (*found.get(placement.profile, ()), (placement, after))
-        return found
+                by_profile[placement.profile] = (
+                    *by_profile.get(placement.profile, ()),
+                    (placement, after),
+                )
+        return by_profile
 
     def _taken(self, layout: Layout) -> int:
         taken = self.occupancy(layout)
@@ -132,11 +137,11 @@ class Geometry:
     def _layouts(self, first: int, occupancy: int) -> Iterator[tuple[Placement, ...]]:
         yield ()
         for index in range(first, len(self.placements)):
-            one = self.placements[index]
-            after = self.after(occupancy, one)
+            placement = self.placements[index]
+            after = self.after(occupancy, placement)
             if after is not None:
                 for others in self._layouts(index + 1, after):
-                    yield (one, *others)
+                    yield (placement, *others)
 
 
 def geometry(board: Board) -> Geometry:

@@ -70,26 +70,26 @@ def mig_name(gres_type: str) -> MigName | None:
 
     A name such as ``1c.3g.40gb`` is in doubt: it is a part of an instance, whose memory others use.
     """
-    found = _SIZE.fullmatch(gres_type.lower())
-    if found is None or _OF_A_COMPUTE_INSTANCE.search(found["before"]):
+    match = _SIZE.fullmatch(gres_type.lower())
+    if match is None or _OF_A_COMPUTE_INSTANCE.search(match["before"]):
         return None
-    after = found["after"]
+    after = match["after"]
     if has_mig_size(after) or (after and after[0] not in _SIGNS):
         return None
-    engine = (found["engine"] or "").replace("_", ".")
-    sign = "-" if (found["sign"], engine) == ("-", "me") else "+"
+    engine = (match["engine"] or "").replace("_", ".")
+    sign = "-" if (match["sign"], engine) == ("-", "me") else "+"
     return MigName(
-        stem=f"{found['before'].rstrip(_SIGNS)}{after}".strip(_SIGNS),
-        compute_slices=int(found["slices"]),
-        memory_gb=int(found["gb"]),
+        stem=f"{match['before'].rstrip(_SIGNS)}{after}".strip(_SIGNS),
+        compute_slices=int(match["slices"]),
+        memory_gb=int(match["gb"]),
         extension=f"{sign}{engine}" if engine else "",
     )
 
 
 def short_name(gres_type: str) -> str:
     """The type without its GPU's name: ``1g.10gb`` of ``a100l.1g.10gb``."""
-    found = mig_name(gres_type)
-    return found.size if found is not None else gres_type.rpartition("_")[2]
+    name = mig_name(gres_type)
+    return name.size if name is not None else gres_type.rpartition("_")[2]
 
 
 def has_word(text: str, word: str) -> bool:

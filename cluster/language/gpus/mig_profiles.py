@@ -107,8 +107,8 @@ def boards() -> Mapping[str, Board]:
 
 def sources() -> Mapping[str, str]:
     """What the keys in ``MigProfile.sources`` stand for."""
-    found: Mapping[str, str] = _table()["sources"]
-    return found
+    sources: Mapping[str, str] = _table()["sources"]
+    return sources
 
 
 @cache
@@ -161,8 +161,8 @@ def board(model: str) -> Board:
 
 def model_of(pci_device_id: int) -> str | None:
     """The table's model for boards with this PCI device id; None if the table lacks them."""
-    found = (one.model for one in boards().values() if pci_device_id in one.pci_device_ids)
-    return next(found, None)
+    models = (board.model for board in boards().values() if pci_device_id in board.pci_device_ids)
+    return next(models, None)
 
 
 class Fit(IntEnum):
@@ -187,45 +187,47 @@ def fitting_profile(on: Board, gres_type: str) -> tuple[MigProfile, Fit] | None:
     A board has no two profiles of as many compute slices with nearly as much memory, so that the
     memory need not be exact.
     """
-    said = mig_name(gres_type)
-    if said is None and has_mig_size(gres_type):
+    asked = mig_name(gres_type)
+    if asked is None and has_mig_size(gres_type):
         return None
     for spelled in (gres_type, gres_type.rpartition("_")[2]):
-        aliased = (one for one in on.profiles.values() if spelled in one.aliases)
+        aliased = (profile for profile in on.profiles.values() if spelled in profile.aliases)
         if profile := on.profiles.get(spelled) or next(aliased, None):
             return profile, Fit.NAME
-    if said is None:
+    if asked is None:
         return None
     fits = [
-        (fit, abs(memory - said.memory_gb), profile)
+        (fit, abs(memory - asked.memory_gb), profile)
         for profile in on.profiles.values()
-        for memory, fit in _fits(profile, said, on)
+        for memory, fit in _fits(profile, asked, on)
     ]
     if not fits:
         return None
-    best = min(fits, key=lambda one: one[:2])
+    best = min(fits, key=lambda fit: fit[:2])
     return best[2], best[0]
 
 
-def _fits(profile: MigProfile, said: MigName, on: Board) -> Iterator[tuple[float, Fit]]:
+def _fits(profile: MigProfile, asked: MigName, on: Board) -> Iterator[tuple[float, Fit]]:
     """The memory in GB by which the profile fits, and how well."""
-    extension = said.extension
-    if extension == "-me" and not any(one.extension == "-me" for one in on.profiles.values()):
+    extension = asked.extension
+    if extension == "-me" and not any(
+        profile.extension == "-me" for profile in on.profiles.values()
+    ):
         # Of a site that writes its separators so.
         extension = "+me"
-    named = [one for text in (profile.name, *profile.aliases) if (one := mig_name(text))]
+    named = [name for text in (profile.name, *profile.aliases) if (name := mig_name(text))]
     if profile.extension != extension or not named:
         return
-    if named[0].compute_slices != said.compute_slices:
+    if named[0].compute_slices != asked.compute_slices:
         return
-    sizes = [one.memory_gb for one in named]
-    if said.memory_gb in sizes:
-        yield said.memory_gb, Fit.NAME
+    sizes = [name.memory_gb for name in named]
+    if asked.memory_gb in sizes:
+        yield asked.memory_gb, Fit.NAME
     if profile.memory_mib is not None:
         seen_gib = profile.memory_mib / _MIB
-        if abs(said.memory_gb - seen_gib) < 1:
+        if abs(asked.memory_gb - seen_gib) < 1:
             yield seen_gib, Fit.ROUNDED
-    if any(_LEAST_NEAR * size <= said.memory_gb < size for size in sizes):
+    if any(_LEAST_NEAR * size <= asked.memory_gb < size for size in sizes):
         yield sizes[0], Fit.NEAR
 
 
@@ -235,14 +237,14 @@ def profile_of(on: Board, gres_type: str) -> MigProfile:
     Names that other drivers have for the profile are accepted, and those with rounded memory.
     Raises InvalidInputError (SW-VALUE) if the board has no such profile.
     """
-    found = fitting_profile(on, gres_type)
-    if found is None:
+    asked = fitting_profile(on, gres_type)
+    if asked is None:
         raise InvalidInputError(
             Code.VALUE,
             f"{on.model} has no MIG profile {gres_type!r}.",
             f"It has: {', '.join(sorted(on.profiles))}. {NAMES_RULE}",
         )
-    return found[0]
+    return asked[0]
 
 
 _OTHER_NAMES = {
@@ -267,9 +269,11 @@ def boards_named(text: str) -> tuple[Board, ...]:
         for on in boards().values()
     }
     longest = max(lengths.values())
-    found = tuple(boards()[name] for name, length in lengths.items() if length == longest > 0)
-    sized = tuple(on for on in found if memory_words(text) & _memories_gb(on))
-    kept = sized or found
+    boards_of_length = tuple(
+        boards()[name] for name, length in lengths.items() if length == longest > 0
+    )
+    sized = tuple(on for on in boards_of_length if memory_words(text) & _memories_gb(on))
+    kept = sized or boards_of_length
     variants = tuple(on for on in kept if any(has_word(text, w) for w in _variants(on)))
     return variants or kept
 
@@ -279,10 +283,10 @@ def has_memory_of_part(text: str) -> bool:
     named = boards_named(text)
     wholes = frozenset(gb for on in named for gb in _memories_gb(on))
     parts = {
-        one.memory_gb
+        name.memory_gb
         for on in named
         for profile in on.profiles
-        if (one := mig_name(profile)) is not None
+        if (name := mig_name(profile)) is not None
     }
     return not parts.isdisjoint(memory_words(text, unit=True) - wholes)
 

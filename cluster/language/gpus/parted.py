@@ -97,7 +97,9 @@ def _device_ids(name: str, value: Any) -> tuple[int, ...]:
 def _indices(name: str, value: Any) -> tuple[int, ...] | None:
     if value == "all":
         return None
-    if not isinstance(value, list) or any(type(one) is not int or one < 0 for one in value):
+    if not isinstance(value, list) or any(
+        type(number) is not int or number < 0 for number in value
+    ):
         raise _invalid(f"{name}: devices is all, or a list of GPU numbers")
     return tuple(value)
 
@@ -133,21 +135,23 @@ def placed(board: Board, counts: Mapping[str, int]) -> Layout | None:
     names: Counter[str | None] = Counter()
     for name, count in counts.items():
         names[_known(board, name)] += count
-    found = geometry(board)
+    shapes = geometry(board)
     fitting = [
-        layout for layout in found.layouts if Counter(each.profile for each in layout) == names
+        layout for layout in shapes.layouts if Counter(each.profile for each in layout) == names
     ]
-    return max(fitting, key=lambda one: len(found.fitting(found.occupancy(one) or 0)), default=None)
+    return max(
+        fitting, key=lambda layout: len(shapes.fitting(shapes.occupancy(layout) or 0)), default=None
+    )
 
 
 def _known(board: Board, name: str) -> str | None:
     """The board's own name of a profile that some driver calls ``name``; None if it has none."""
-    found = (
+    gpus = (
         profile.name
         for profile in board.profiles.values()
         if name in (profile.name, *profile.aliases)
     )
-    return next(found, None)
+    return next(gpus, None)
 
 
 def text_of(name: str, gpus: Sequence[Gpu]) -> str:

@@ -14,7 +14,7 @@ _PLACEMENT = re.compile(r"(?P<profile>[^@]+)@(?P<start>[0-9]{1,2})")
 def placements_text(placements: Iterable[Placement]) -> str:
     """The text of these placements, in the order of their first memory slices; "" for none."""
     ordered = sorted(placements, key=lambda placement: placement.start)
-    return ",".join(f"{one.profile}@{one.start}" for one in ordered)
+    return ",".join(f"{placement.profile}@{placement.start}" for placement in ordered)
 
 
 def read_placements(text: str, board: Board) -> tuple[Placement, ...]:

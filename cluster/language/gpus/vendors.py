@@ -5,7 +5,7 @@ from slicewise.cluster.language.gpus.amd import Amd
 from slicewise.cluster.language.gpus.nvidia import Nvidia
 
 ACCELERATORS: tuple[Accelerator, ...] = (Nvidia(), Amd())
-_BY_VENDOR = {one.vendor: one for one in ACCELERATORS}
+_BY_VENDOR = {accelerator.vendor: accelerator for accelerator in ACCELERATORS}
 
 
 def accelerator(vendor: str) -> Accelerator:

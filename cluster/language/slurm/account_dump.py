@@ -58,7 +58,7 @@ def parse_account_dump(text: str) -> tuple[DumpedAccount, ...]:
     """
     parent, has_cluster = "", False
     lines: dict[str, list[int]] = {}
-    found: list[DumpedAccount] = []
+    accounts: list[DumpedAccount] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -76,7 +76,7 @@ def parse_account_dump(text: str) -> tuple[DumpedAccount, ...]:
             parent = account_name(name)
         elif kind == "Account":
             lines.setdefault(account_name(name), []).append(number)
-            found.append(account_limits(name, parent, (specs or "",)))
+            accounts.append(account_limits(name, parent, (specs or "",)))
     for account, several in lines.items():
         if len(several) > 1:
             where = " and ".join(map(str, several))
@@ -87,7 +87,7 @@ def parse_account_dump(text: str) -> tuple[DumpedAccount, ...]:
             )
     if not has_cluster:
         raise InvalidInputError(Code.INPUT_FILE, "The file names no cluster.", "See its source.")
-    return tuple(found)
+    return tuple(accounts)
 
 
 def account_limits(
@@ -113,14 +113,14 @@ def account_limits(
                     unread.append(spec)
                 else:
                     read[key] = counts
-    found = (read.get("grptres", {}), read.get("grptresmins", {}))
+    limits = (read.get("grptres", {}), read.get("grptresmins", {}))
     above = account_name(parent) or ROOT
-    return DumpedAccount(account_name(account), above, *found, quota, tuple(unread))
+    return DumpedAccount(account_name(account), above, *limits, quota, tuple(unread))
 
 
 def _counts(text: str) -> Mapping[str, int] | None:
     """Read TRES that Slurm counts in whole numbers; -1 takes a limit away. None: unreadable."""
-    found = {name: count for name, count in parse_tres(text).items() if name.startswith(_COUNTED)}
-    if not all(_COUNT.fullmatch(count) for count in found.values()):
+    counts = {name: count for name, count in parse_tres(text).items() if name.startswith(_COUNTED)}
+    if not all(_COUNT.fullmatch(count) for count in counts.values()):
         return None
-    return {name: int(count) for name, count in found.items() if int(count) >= 0}
+    return {name: int(count) for name, count in counts.items() if int(count) >= 0}

@@ -33,8 +33,8 @@ class RequestCount:
 
     def count(self, argv: Sequence[str], stdin: str = "") -> None:
         """Count a command that begins now."""
-        if found := requests_of(argv, stdin):
-            self.reads[argv[0]] += found
+        if requests := requests_of(argv, stdin):
+            self.reads[argv[0]] += requests
 
 
 def requests_of(argv: Sequence[str], stdin: str = "") -> int:

@@ -51,7 +51,9 @@ def _limits(lines: list[str]) -> Iterator[BillingLimit]:
             owner = match.groupdict() if match else None
         elif (
             owner is not None
-            and (said := _LIMITS.fullmatch(line.rstrip()))
-            and (billing := _BILLING.search(said["tres"]))
+            and (limit_match := _LIMITS.fullmatch(line.rstrip()))
+            and (billing := _BILLING.search(limit_match["tres"]))
         ):
-            yield BillingLimit(said["name"], int(billing["limit"]), int(billing["used"]), **owner)
+            yield BillingLimit(
+                limit_match["name"], int(billing["limit"]), int(billing["used"]), **owner
+            )

@@ -60,9 +60,9 @@ def is_whole(text: str) -> bool:
 
 def whole(text: str) -> int:
     """A whole number, which no record has longer than 18 digits; raises OutsideError."""
-    if not _SIGNED.fullmatch(found := text.strip()):
+    if not _SIGNED.fullmatch(number := text.strip()):
         raise unreadable("number", text)
-    return int(found)
+    return int(number)
 
 
 def plain(value: str) -> str:
@@ -126,10 +126,10 @@ def _range(part: str) -> range:
     if match is None:
         raise unreadable("list of numbers", part)
     first, last, step = match.groups()
-    found = range(int(first), int(last or first) + 1, int(step or 1))
-    if found.stop - found.start > _MOST_NUMBERS:
+    indices = range(int(first), int(last or first) + 1, int(step or 1))
+    if indices.stop - indices.start > _MOST_NUMBERS:
         raise unreadable("list of numbers", part)
-    return found
+    return indices
 
 
 def numbers_text(values: frozenset[int]) -> str:
@@ -198,12 +198,19 @@ def _ranges(text: str) -> _Ranges:
 
 def _count_of(part: Sequence[str | _Ranges]) -> int:
     """Return how many hosts a word with brackets names."""
-    counts = (sum(len(each) for _, each in one) for one in part if not isinstance(one, str))
+    counts = (
+        sum(len(each) for _, each in text_part)
+        for text_part in part
+        if not isinstance(text_part, str)
+    )
     return prod(counts)
 
 
 def _hosts_of(part: Sequence[str | _Ranges]) -> Iterator[str]:
-    choices = ((one,) if isinstance(one, str) else tuple(_padded(one)) for one in part)
+    choices = (
+        (text_part,) if isinstance(text_part, str) else tuple(_padded(text_part))
+        for text_part in part
+    )
     return ("".join(words) for words in product(*choices))
 
 
@@ -213,11 +220,11 @@ def _padded(ranges: _Ranges) -> Iterator[str]:
 
 def tres(text: str) -> Mapping[str, str]:
     """Split ``cpu=1,gres/gpu:1g.10gb=1`` into a mapping; {} for none."""
-    found = {} if text in _NOTHING else parse_tres(text)
-    for name, value in found.items():
+    amounts = {} if text in _NOTHING else parse_tres(text)
+    for name, value in amounts.items():
         if name.startswith(_COUNTED) and not _WHOLE.fullmatch(value):
             raise unreadable("TRES", text)
-    return found
+    return amounts
 
 
 def names(text: str) -> frozenset[str]:
@@ -235,8 +242,8 @@ def weights(text: str) -> Mapping[str, float]:
 
     Slurm takes them in any case. That of memory is per MiB; a unit behind another one is left out.
     """
-    found = {} if text in _NOTHING else parse_tres(text)
-    return {name.lower(): _weight(name.lower(), value) for name, value in found.items()}
+    weights = {} if text in _NOTHING else parse_tres(text)
+    return {name.lower(): _weight(name.lower(), value) for name, value in weights.items()}
 
 
 def _weight(tres: str, value: str) -> float:
@@ -279,14 +286,14 @@ def without_prompts(text: str) -> str:
     readline.
     """
     first, _, rest = text.partition("\n")
-    said = rest if first.startswith(f"{_PROMPT}show ") else text.removeprefix(_PROMPT)
-    return said.removesuffix("\n").removesuffix(_PROMPT)
+    answer = rest if first.startswith(f"{_PROMPT}show ") else text.removeprefix(_PROMPT)
+    return answer.removesuffix("\n").removesuffix(_PROMPT)
 
 
-def has_default_memory(said: Mapping[str, str]) -> bool:
+def has_default_memory(fields: Mapping[str, str]) -> bool:
     """Whether a partition, or slurm.conf, gives memory to a job that asks for none."""
-    words = (said.get("DefMemPerCPU", ""), said.get("DefMemPerNode", ""))
-    return any(map(is_whole, words)) or "DefMemPerGPU" in said.get("JobDefaults", "")
+    words = (fields.get("DefMemPerCPU", ""), fields.get("DefMemPerNode", ""))
+    return any(map(is_whole, words)) or "DefMemPerGPU" in fields.get("JobDefaults", "")
 
 
 def node_blocked(row: Mapping[str, str]) -> str:

@@ -90,10 +90,10 @@ def _elapsed_s(row: Mapping[str, str], start_s: int | None, end_s: int | None) -
 
 def _limit_s(row: Mapping[str, str]) -> int | None:
     """Seconds by TimelimitRaw, which has minutes, or by Timelimit; None is no limit of its own."""
-    said = row.get("TimelimitRaw", "")
-    if said.isdecimal():
-        return 60 * _number(said)
-    return _duration_s(said or row.get("Timelimit", ""))
+    limit_text = row.get("TimelimitRaw", "")
+    if limit_text.isdecimal():
+        return 60 * _number(limit_text)
+    return _duration_s(limit_text or row.get("Timelimit", ""))
 
 
 def _duration_s(text: str) -> int | None:

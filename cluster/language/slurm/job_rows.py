@@ -149,7 +149,7 @@ _SPAN = 10
 
 def _is_spaced(indices: Sequence[int]) -> bool:
     """Whether these and one more would be evenly spaced, and written as such."""
-    steps = {later - one for one, later in pairwise(indices)}
+    steps = {later - earlier for earlier, later in pairwise(indices)}
     if len(steps) != 1 or 1 in steps:
         return False
     return indices[-1] + min(steps) - indices[0] > _SPAN
@@ -160,11 +160,11 @@ def parse_pending(text: str, told: ReportsUnread) -> Mapping[int, frozenset[int]
 
     ``squeue -o %i`` prints such lines without ``-r``.
     """
-    found: dict[int, frozenset[int]] = {}
+    indices: dict[int, frozenset[int]] = {}
     lines = (line for line in text.split() if "_" in line)
     for array, several in each("pending tasks", lines, _pending, told, str):
-        found[array] = found.get(array, frozenset()) | several
-    return found
+        indices[array] = indices.get(array, frozenset()) | several
+    return indices
 
 
 def parse_throttled(text: str) -> frozenset[int]:
@@ -195,12 +195,12 @@ def read_rows(
     Raises OutsideError (SW-SLURM-FAILED) for a row without a job id: nothing says which job would
     be missing, and a missing job looks ended.
     """
-    found: dict[str, JobView] = {}
+    jobs: dict[str, JobView] = {}
     for row in rows:
         text = _BETWEEN.join(row.values())
         job = before.get(text)
-        found[text] = _job(row, told) if job is None or job.unread else job
-    return found
+        jobs[text] = _job(row, told) if job is None or job.unread else job
+    return jobs
 
 
 _BETWEEN = "\0"
@@ -343,8 +343,8 @@ def running_targets(
     rows: Iterable[Mapping[str, str]], told: ReportsUnread
 ) -> Mapping[RunOfJob, Target]:
     """What runs, by run, from ``RUN_OF_JOB_FIELDS``: a task of an array as that task alone."""
-    found = each("run", rows, _running_target, told, lambda row: row["JobId"])
-    return dict(found)
+    runs = each("run", rows, _running_target, told, lambda row: row["JobId"])
+    return dict(runs)
 
 
 def _running_target(row: Mapping[str, str]) -> tuple[RunOfJob, Target]:

@@ -85,16 +85,16 @@ longer loses its end.
 
 def _block(block: str) -> Mapping[str, str]:
     # Administrators write Comment, Extra and Reason, which come last: a key's first value counts.
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for word in block.split():
         key, equals, value = word.partition("=")
         if equals:
-            found.setdefault(key, value)
-    return found
+            fields.setdefault(key, value)
+    return fields
 
 
 def parse_nodes(
-    text: str, told: ReportsUnread, known: Collection[str] = ()
+    text: str, told: ReportsUnread, columns: Collection[str] = ()
 ) -> tuple[NodeView, ...]:
     """Read ``scontrol show node -d``: records with a blank line between them.
 
@@ -102,14 +102,14 @@ def parse_nodes(
     enough to see that there are several, and 64 of all other names together.
     """
     seen: Counter[str] = Counter()
-    found: list[NodeView] = []
+    nodes: list[NodeView] = []
     for block in re.split(r"\n\s*\n", text):
         if name := _NODE_NAME.match(block):
-            kind = name[1] if name[1] in known else _STRANGER
+            kind = name[1] if name[1] in columns else _STRANGER
             seen[kind] += 1
             if seen[kind] <= (MOST_STRANGERS if kind == _STRANGER else 2):
-                found.append(_node(block[:_RECORD], told))
-    return tuple(found)
+                nodes.append(_node(block[:_RECORD], told))
+    return tuple(nodes)
 
 
 def _node(text: str, told: ReportsUnread) -> NodeView:
@@ -142,7 +142,7 @@ def _node(text: str, told: ReportsUnread) -> NodeView:
 
 def _reason(text: str) -> str:
     match = _REASON.search(text)
-    words = "".join(one for one in match[1] if one.isprintable()) if match else ""
+    words = "".join(letter for letter in match[1] if letter.isprintable()) if match else ""
     return words[:_REASON_SHOWN].strip()
 
 
@@ -227,7 +227,7 @@ def piped(
     Raises OutsideError (SW-SLURM-FAILED) if no line has the right length, unless an account's name
     may be why.
     """
-    found = 0
+    count = 0
     account = fields.index("Account") if "Account" in fields else None
     for line in text.split("\n"):
         cells = line.split("|")
@@ -236,11 +236,11 @@ def piped(
             cells[account:end] = ["|".join(cells[account:end])]
         row = dict(zip(fields, cells, strict=False))
         if len(cells) == len(fields) and all(map(eq, map(row.get, fields), cells)):
-            found += 1
+            count += 1
             yield row
         elif line:
             told(Unread(record, quoted(cells[0]), "", quoted(line)))
-    if account is None and text.strip() and not found:
+    if account is None and text.strip() and not count:
         raise unreadable(record, text)
 
 
@@ -252,10 +252,12 @@ def parse_associations(
     ``wopl`` leaves out what is inherited. A row that has its cluster's name as ID is not Slurm's:
     it was written into a name, with the same text in every column that no user chooses.
     """
-    said = tuple(_rows(text, columns, told))
+    rows_of_text = tuple(_rows(text, columns, told))
     own_said = _rows(own, columns, told)
     own_rows = {_association_key(row): row for row in own_said}
-    return tuple(_association(row, own_rows.get(_association_key(row), row), told) for row in said)
+    return tuple(
+        _association(row, own_rows.get(_association_key(row), row), told) for row in rows_of_text
+    )
 
 
 def _rows(text: str, columns: Sequence[str], told: ReportsUnread) -> Iterator[Mapping[str, str]]:

@@ -49,14 +49,14 @@ def parse_reservations(text: str, told: ReportsUnread) -> tuple[ReservationView,
 
 
 def _reservation(line: str) -> ReservationView:
-    found = dict(re.findall(r"(\w+)=(\S*)", line))
+    fields = dict(re.findall(r"(\w+)=(\S*)", line))
     cores = re.findall(r" NodeName=(\S+) CoreIDs=(\S+)", line)
     return ReservationView(
-        name=found["ReservationName"],
-        start_s=time_s(found["StartTime"]) or 0,
-        end_s=time_s(found["EndTime"]) or 0,
-        nodes=hosts(found.get("Nodes", "")),
-        flags=names(found.get("Flags", "")),
+        name=fields["ReservationName"],
+        start_s=time_s(fields["StartTime"]) or 0,
+        end_s=time_s(fields["EndTime"]) or 0,
+        nodes=hosts(fields.get("Nodes", "")),
+        flags=names(fields.get("Flags", "")),
         cores={node: frozenset(numbers(ids)) for node, ids in cores},
     )
 
@@ -79,11 +79,11 @@ def parse_cores(text: str, threads: Mapping[str, int]) -> Mapping[str, frozenset
     ``threads`` are threads per core, by node. The job's owner may have written such lines into its
     name, so a node that is in two lines is left out.
     """
-    said = _CORES.findall(text)
-    count = Counter(node for node, _ in said)
+    cores = _CORES.findall(text)
+    count = Counter(node for node, _ in cores)
     return {
         node: frozenset(cpu // threads[node] for cpu in numbers(ids))
-        for node, ids in said
+        for node, ids in cores
         if count[node] == 1 and node in threads
     }
 
@@ -97,7 +97,9 @@ def by_job(text: str) -> Mapping[int, str]:
     _, *parts = _JOB.split(text)
     ids = [whole(job_id) for job_id in parts[::2]]
     count = Counter(ids)
-    return {i: said for i, said in zip(ids, parts[1::2], strict=True) if count[i] == 1}
+    return {
+        i: cores_of_node for i, cores_of_node in zip(ids, parts[1::2], strict=True) if count[i] == 1
+    }
 
 
 def parse_devices(text: str) -> Mapping[str, frozenset[int]]:
@@ -105,9 +107,9 @@ def parse_devices(text: str) -> Mapping[str, frozenset[int]]:
 
     Nodes that share a line are left out and, as with cores, those that are in two lines.
     """
-    said = _DEVICES.findall(text)
-    count = Counter(node for node, _ in said)
-    return {node: gpu_indices(gres) for node, gres in said if count[node] == 1}
+    devices = _DEVICES.findall(text)
+    count = Counter(node for node, _ in devices)
+    return {node: gpu_indices(gres) for node, gres in devices if count[node] == 1}
 
 
 def parse_threads(text: str) -> Mapping[str, int]:

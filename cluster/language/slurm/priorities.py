@@ -38,13 +38,13 @@ def parse_priorities(
     Rows are chosen here because newer versions' ``-j`` with several ids finds only the first.
     """
     wanted = frozenset(job_ids)
-    found: dict[int, PriorityRow] = {}
+    rows_by_job: dict[int, PriorityRow] = {}
     lines = text.splitlines()
     for row in each("priority", lines, _row, told, lambda line: line.split("|")[0]):
-        known = found.get(row.job_id)
-        if row.job_id in wanted and (known is None or known.priority < row.priority):
-            found[row.job_id] = row
-    return tuple(found.values())
+        row_before = rows_by_job.get(row.job_id)
+        if row.job_id in wanted and (row_before is None or row_before.priority < row.priority):
+            rows_by_job[row.job_id] = row
+    return tuple(rows_by_job.values())
 
 
 def factor_weights(config: Mapping[str, str]) -> Mapping[str, str]:

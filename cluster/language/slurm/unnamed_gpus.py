@@ -68,11 +68,11 @@ def gpus_of_job(tres: Mapping[str, str], asked: AskedGpus, given: str = "") -> G
     counted = _gpus(named)
     total = int(tres[ALL_GPUS]) if ALL_GPUS in tres else None
     if given:
-        found = Counter({**gpu_counts(given), **shared_counts(given), "": untyped_gpus(given)})
+        counts = Counter({**gpu_counts(given), **shared_counts(given), "": untyped_gpus(given)})
     else:
-        found = _asked_for(asked, max(1, int(tres.get("node", "1"))))
-    untyped = found.pop("", 0)
-    unnamed = {kind: count for kind, count in found.items() if count and kind not in named}
+        counts = _asked_for(asked, max(1, int(tres.get("node", "1"))))
+    untyped = counts.pop("", 0)
+    unnamed = {kind: count for kind, count in counts.items() if count and kind not in named}
     kinds = [kind for kind in unnamed if kind not in SHARED]
     if total is None:
         total = counted + sum(unnamed[kind] for kind in kinds) + untyped
@@ -107,10 +107,10 @@ def _asked_for(asked: AskedGpus, nodes: int) -> Counter[str]:
     )
     for text, times in several:
         if parts := _parts(text):
-            found = Counter[str]()
+            counts = Counter[str]()
             for part in parts:
-                found[part.gres_type or ""] += part.count * times
-            return found
+                counts[part.gres_type or ""] += part.count * times
+            return counts
     return Counter()
 
 
@@ -129,9 +129,9 @@ def shown_gpus(tres: Mapping[str, str], text: str, *, has_begun: bool) -> GpusOf
     """
     given = set(_GIVEN.findall(text)) if has_begun else set[str]()
     asked = set(_ASKED.findall(text))
-    said, tasks = dict(asked), _TASKS.search(text)
-    if len(given) > 1 or len(said) < len(asked):
+    per, tasks = dict(asked), _TASKS.search(text)
+    if len(given) > 1 or len(per) < len(asked):
         return None
-    node, job, socket, task = (said.get(what, "") for what in ("Node", "Job", "Socket", "Task"))
+    node, job, socket, task = (per.get(what, "") for what in ("Node", "Job", "Socket", "Task"))
     request = AskedGpus(node, job, socket, task, int(tasks[1]) if tasks else 1)
     return gpus_of_job(tres, request, next(iter(given), ""))

@@ -76,13 +76,13 @@ class Fields:
 
     def read(self, target: str, field: str, read: Callable[[str], T], otherwise: T) -> T:
         """Read Slurm's field as attribute ``target`` of the result; else ``otherwise``."""
-        found: object = "(missing)"
+        value: object = "(missing)"
         try:
-            found = self._of(field)
-            return read(found)  # type: ignore[arg-type]
+            value = self._of(field)
+            return read(value)  # type: ignore[arg-type]
         except UNREADABLE:
             self.unread |= {target}
-            self._told(Unread(self._record, quoted(self._name), field, quoted(found)))
+            self._told(Unread(self._record, quoted(self._name), field, quoted(value)))
             return otherwise
 
 
@@ -110,7 +110,7 @@ def _name(row: S, name: Callable[[S], object]) -> str:
         return "?"
 
 
-def quoted(found: object) -> str:
+def quoted(value: object) -> str:
     """At most 80 characters of the value, without control characters and all in ASCII."""
-    text = found if isinstance(found, str) else repr(found)
+    text = value if isinstance(value, str) else repr(value)
     return ascii(text[:_LONGEST])[1:-1][:_LONGEST]
