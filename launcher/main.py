@@ -56,8 +56,8 @@ class LazyGroup(TyperGroup):
         if path in LOADED_ALONE:
             return path, loaded(path, LOADED_ALONE[path]), args[2:]
         name, stand_in, rest = super().resolve_command(ctx, args)
-        one = COMMANDS.get(str(name))
-        return name, stand_in if one is None else loaded(str(name), one), rest
+        command = COMMANDS.get(str(name))
+        return name, stand_in if command is None else loaded(str(name), command), rest
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Format its own help like that of the commands that it loads."""

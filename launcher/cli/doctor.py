@@ -76,10 +76,10 @@ def doctor(
     [doctor] accept of slicewise.toml names are left out.
     """
     parts: Sequence[Any] = [import_module(name) for name in _GATHERERS]
-    known = [name for part in parts for name in part.SECTIONS]
-    wanted = _wanted(section, known)
-    found = [report for part in parts for report in part.reports(wanted, node, host_root)]
-    reports, accepted = _without_accepted(found)
+    sections = [name for part in parts for name in part.SECTIONS]
+    wanted = _wanted(section, sections)
+    all_reports = [report for part in parts for report in part.reports(wanted, node, host_root)]
+    reports, accepted = _without_accepted(all_reports)
     findings = ordered(tuple(finding for report in reports for finding in report.findings))
     if as_json:
         print_json(_document(reports, findings, accepted))
@@ -91,11 +91,11 @@ def doctor(
         raise typer.Exit(code)
 
 
-def _wanted(section: list[str] | None, known: Sequence[str]) -> Collection[str]:
+def _wanted(section: list[str] | None, sections: Sequence[str]) -> Collection[str]:
     for name in section or ():
-        if name not in known:
-            raise typer.BadParameter(f"--section {name}: choose of {', '.join(known)}.")
-    return section or known
+        if name not in sections:
+            raise typer.BadParameter(f"--section {name}: choose of {', '.join(sections)}.")
+    return section or sections
 
 
 def _without_accepted(

@@ -68,11 +68,11 @@ def _installed(title: str, prefix: Path) -> str:
 def _served(settings: Settings) -> Mapping[str, list[str]]:
     """Return services whose replicas run an old engine, by that; the daemon heard of them."""
     try:
-        said = DaemonClient(settings.daemon).call(ViewRequest()).service_reports
+        reports = DaemonClient(settings.daemon).call(ViewRequest()).service_reports
     except SlicewiseError:
         return {}  # The daemon's section says so.
-    found = defaultdict[str, list[str]](list)
-    for one in said:
-        if one.old_engine:
-            found[one.old_engine].append(f"{one.tenant}/{one.name}")
-    return found
+    services_by_engine = defaultdict[str, list[str]](list)
+    for report in reports:
+        if report.old_engine:
+            services_by_engine[report.old_engine].append(f"{report.tenant}/{report.name}")
+    return services_by_engine

@@ -64,8 +64,8 @@ def render_gateway(
         raise _unwritten(gateway.directory, error) from None
     if check:
         asyncio.run(haproxy.check_configuration(gateway.directory / CONFIGURATION))
-        for said in _soon_ended(gateway, wall_s()):
-            typer.echo(said, err=True)
+        for notice in _soon_ended(gateway, wall_s()):
+            typer.echo(notice, err=True)
     written = gateway.directory / CONFIGURATION
     typer.echo(f"{written}: {files[CONFIGURATION].count(chr(10))} lines")
     for name, why in ENGINES.broken.items():

@@ -92,8 +92,8 @@ def _database(settings: Settings) -> Iterator[Finding]:
         if store := own_store(settings):
             store.load()
     except SlicewiseError as raised:
-        found = failure(raised)
-        yield replace(found, what=f"The launcher's database: {found.what}")
+        finding = failure(raised)
+        yield replace(finding, what=f"The launcher's database: {finding.what}")
 
 
 class _Look:
@@ -163,8 +163,8 @@ def _findings(site: Settings) -> Iterator[Finding]:
         ),
         stopped=tuple(
             pid
-            for pid, one in sorted(launchers.items())
-            if one.name == launcher_user and _state(_PROC / str(pid)) in _STOPPED
+            for pid, launcher in sorted(launchers.items())
+            if launcher.name == launcher_user and _state(_PROC / str(pid)) in _STOPPED
         ),
         needs=(*_launchers_needs(site, owners, launchers), *_haproxys_needs(site, owners, info)),
         spaces=(
@@ -222,7 +222,11 @@ def _launcher_s(user: str, launchers: Mapping[int, Person]) -> float | None:
     """Return the Unix second at which the user's newest launcher began; None without one."""
     if (wanted := person(user)) is None:
         return None
-    began = [_began_s(_PROC / str(pid)) for pid, one in launchers.items() if one.uid == wanted.uid]
+    began = [
+        _began_s(_PROC / str(pid))
+        for pid, launcher in launchers.items()
+        if launcher.uid == wanted.uid
+    ]
     return max(began, default=None)
 
 

@@ -144,12 +144,12 @@ with ``[]`` for a list of them.
 def schema_of(command: str) -> dict[str, Any]:
     """Return the JSON schema of what a command prints; KeyError if it prints no JSON."""
     definitions: dict[str, Any] = {}
-    found = [_document(one, definitions) for one in OUTPUTS[command]]
+    schemas = [_document(name, definitions) for name in OUTPUTS[command]]
     return {
         "$schema": DIALECT,
         "$id": f"urn:slicewise:json:{JSON_VERSION}:{command.replace(' ', '-')}",
         "title": f"slicewise {command} --json",
-        **(found[0] if len(found) == 1 else {"anyOf": found}),
+        **(schemas[0] if len(schemas) == 1 else {"anyOf": schemas}),
         **({"$defs": definitions} if definitions else {}),
     }
 
@@ -169,8 +169,8 @@ def _value(place: str, definitions: dict[str, Any]) -> dict[str, Any]:
     schema = TypeAdapter(getattr(import_module(module), name)).json_schema(mode="serialization")
     schema.pop("title", None)
     definitions.update(schema.pop("$defs", {}))
-    for one in (schema, *definitions.values()):
-        if "properties" in one:
+    for part in (schema, *definitions.values()):
+        if "properties" in part:
             # Every field is written, also one that has a default.
-            one["required"] = list(one["properties"])
+            part["required"] = list(part["properties"])
     return schema

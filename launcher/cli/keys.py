@@ -254,10 +254,10 @@ def delete_key(
     console().print(Text(f"Key {key_id} stops working at the gateway {_AT_THE_GATEWAY}."))
 
 
-def _tenant_of_last(key_id: str, known: KeysAnswer) -> str:
+def _tenant_of_last(key_id: str, keys_answer: KeysAnswer) -> str:
     """Return the tenant that would have no key left; "" if there is none."""
     now_s = wall_s()
-    valid = [key for key in known.keys if key.is_valid(now_s)]
+    valid = [key for key in keys_answer.keys if key.is_valid(now_s)]
     tenant = next((key.tenant for key in valid if key.key_id == key_id), "")
     return tenant if sum(key.tenant == tenant for key in valid) == 1 else ""
 

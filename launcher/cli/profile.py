@@ -155,10 +155,10 @@ def measure(
     )
     wanted = _types(settings, types, partition)
     specs = [service_spec({**values, "profile": name}) for name in wanted]
-    found = _measurable(specs[0])
+    measured_model = _measurable(specs[0])
     file = output or Path(f"{model}.profile.json")
     objective = TokenObjective(ttft_ms, tpot_ms, p95_ms)
-    work = _Work(settings, found, asked.task(model, found), file, objective)
+    work = _Work(settings, measured_model, asked.task(model, measured_model), file, objective)
     work.require_files()
     if not skip_model_check:
         require_model(specs[0])
@@ -255,16 +255,16 @@ def _check_data(engine: MeasuredEngine | PromptedEngine, data: str) -> None:
 
 def _types(settings: Settings, text: str | None, partition: str | None) -> Sequence[str]:
     """Return the types asked for, else all types of slicewise.toml that the nodes have."""
-    there = asyncio.run(_types_there(settings, partition))
-    asked = there if text is None else list(dict.fromkeys(text.split(",")))
-    missing = [name for name in asked if name not in there]
+    types_there = asyncio.run(_types_there(settings, partition))
+    asked = types_there if text is None else list(dict.fromkeys(text.split(",")))
+    missing = [name for name in asked if name not in types_there]
     if missing or not asked:
         raise InvalidInputError(
             Code.PROFILE_UNKNOWN,
             f"No node has GPUs of type {', '.join(missing)}."
             if missing
             else "No node has GPUs of a type that slicewise.toml lists.",
-            f"The nodes have: {', '.join(there) or 'none'}.",
+            f"The nodes have: {', '.join(types_there) or 'none'}.",
         )
     return asked
 
@@ -341,25 +341,25 @@ def _telling() -> Iterator[Callable[[Sequence[Progress]], None]]:
     told: dict[int, str] = {}
 
     def tell(seen: Sequence[Progress]) -> None:
-        for one in seen:
-            text = progress_text(one).plain
-            if told.get(one.job.job_id) != text:
-                told[one.job.job_id] = text
-                typer.echo(f"{one.job.gres_type} (job {one.job.job_id}): {text}", err=True)
+        for task in seen:
+            text = progress_text(task).plain
+            if told.get(task.job.job_id) != text:
+                told[task.job.job_id] = text
+                typer.echo(f"{task.job.gres_type} (job {task.job.job_id}): {text}", err=True)
 
     yield tell
 
 
-def _print(work: _Work, found: Sequence[Measurement], *, as_json: bool) -> None:
+def _print(work: _Work, measurements: Sequence[Measurement], *, as_json: bool) -> None:
     costs = work.settings.costs
     if not as_json:
-        console().print(measurements_shown(found, costs))
-        for line in (*cheapest_lines(found, costs, work.objective), str(work.file)):
+        console().print(measurements_shown(measurements, costs))
+        for line in (*cheapest_lines(measurements, costs, work.objective), str(work.file)):
             console().print(Text(line))
         return
-    best = cheapest(found, costs, work.objective)
+    best = cheapest(measurements, costs, work.objective)
     chosen = Cheapest(best.row.type, best.row.batch, best.millislice_s) if best else None
-    print_json(MeasuredFile(str(work.file), found, chosen))
+    print_json(MeasuredFile(str(work.file), measurements, chosen))
 
 
 def _require_complete(seen: Sequence[Progress], refused: Mapping[str, OutsideError]) -> None:
@@ -371,14 +371,14 @@ def _require_complete(seen: Sequence[Progress], refused: Mapping[str, OutsideErr
         typer.echo(f"{kind} was not measured.", err=True)
     if refused:
         raise next(iter(refused.values()))
-    for one in seen:
-        if not one.is_complete:
-            words = last_words(one.job) or "it printed nothing"
+    for task in seen:
+        if not task.is_complete:
+            words = last_words(task.job) or "it printed nothing"
             raise OutsideError(
                 Code.PROFILE_ENDED,
-                f"Job {one.job.job_id} on {one.job.gres_type} ended after {len(one.points)} of "
-                f"{one.job.points} points: {words}",
-                f"See its output: {one.job.output}. What was measured is kept.",
+                f"Job {task.job.job_id} on {task.job.gres_type} ended after {len(task.points)} of "
+                f"{task.job.points} points: {words}",
+                f"See its output: {task.job.output}. What was measured is kept.",
             )
 
 

@@ -13,7 +13,7 @@ schema_app = typer.Typer()
 
 
 def _complete(incomplete: str) -> list[str]:
-    return sorted({one.split()[0] for one in OUTPUTS if one.startswith(incomplete)})
+    return sorted({command.split()[0] for command in OUTPUTS if command.startswith(incomplete)})
 
 
 @schema_app.command(

@@ -38,8 +38,8 @@ def service_events(name: HistoryName, as_json: Json = False) -> None:
     tenant, _, last = name.rpartition("/")
     request = ServiceEventsRequest.of(name=last, tenant=tenant or None)
     services = DaemonClient(load_settings().daemon).call(request).services
-    found = {f"{one.tenant}/{one.name}": one.events for one in services}
-    events = found[choose(name, found)]
+    events_by_service = {f"{service.tenant}/{service.name}": service.events for service in services}
+    events = events_by_service[choose(name, events_by_service)]
     if as_json:
         print_json(events)
     else:
@@ -50,7 +50,7 @@ def _table(events: Sequence[ServiceEvent]) -> FittingTable:
     return FittingTable(
         (
             column("time", (_when(event.at_s) for event in events)),
-            column("replica", (f"{one.array_job_id}_{one.slot}" for one in events)),
+            column("replica", (f"{event.array_job_id}_{event.slot}" for event in events)),
             column("node", (event.node or "" for event in events), rank=1),
             column("what", (Text(event.what, style=_STYLES[event.what]) for event in events)),
             column("why", (event.why or "" for event in events), folds=True),

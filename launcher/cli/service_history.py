@@ -60,16 +60,11 @@ async def _past(settings: Settings, name: str) -> tuple[PastGeneration, ...]:
     tenant, _, last = name.rpartition("/")
     request = GenerationsRequest.of(name=last, tenant=tenant or None)
     answer, view = await asyncio.gather(daemon.ask(request), daemon.ask(ViewRequest()))
-    generation_records = answer.generations
-    chosen, _, service = choose(
-        name, (f"{one.tenant}/{one.name}" for one in generation_records)
-    ).partition("/")
+    records = answer.generations
+    names = (f"{record.tenant}/{record.name}" for record in records)
+    chosen, _, service = choose(name, names).partition("/")
     return history(
-        [
-            generation_record
-            for generation_record in generation_records
-            if generation_record.tenant == chosen
-        ],
+        [record for record in records if record.tenant == chosen],
         generations_of(view.services, chosen, service),
     )
 
@@ -94,7 +89,9 @@ def _when(at_s: int) -> str:
 
 
 def _changes(changes: Sequence[KeyChange]) -> str:
-    return "; ".join(f"{one.key}: {_value(one.before)} → {_value(one.after)}" for one in changes)
+    return "; ".join(
+        f"{change.key}: {_value(change.before)} → {_value(change.after)}" for change in changes
+    )
 
 
 def _value(value: str | None) -> str:

@@ -88,15 +88,15 @@ def init_service(
     chosen = DraftChoice(
         own_tenant(tenant or None), model, name, profile, figures, partition, model_file
     )
-    found = draft(repository, chosen)
-    file = output or Path(f"{found.spec.name}.toml")
-    _write(file, found.text)
+    drafted = draft(repository, chosen)
+    file = output or Path(f"{drafted.spec.name}.toml")
+    _write(file, drafted.text)
     if as_json:
-        print_json(DraftWritten(str(file), found.problems))
+        print_json(DraftWritten(str(file), drafted.problems))
     else:
         typer.echo(f"{file} is written. What it would do: slicewise service apply {file} --dry-run")
-    for problem in found.problems:
-        typer.echo(f"{found.title} could not load the repository: {problem}", err=True)
+    for problem in drafted.problems:
+        typer.echo(f"{drafted.title} could not load the repository: {problem}", err=True)
 
 
 def _write(file: Path, text: str) -> None:

@@ -116,14 +116,14 @@ def _find(name: str, services: Sequence[ServiceObservation]) -> ServiceObservati
 
 def _watch(settings: Settings, service: ServiceObservation) -> None:
     if not sys.stdout.isatty():
-        for one in _changes(settings, service):
-            console().print(show_services.service_details(one))
+        for change in _changes(settings, service):
+            console().print(show_services.service_details(change))
         return
     with Live(
         show_services.service_details(service), console=console(), auto_refresh=False
     ) as live:
-        for one in _watched(settings, service):
-            live.update(show_services.service_details(one), refresh=True)
+        for details in _watched(settings, service):
+            live.update(show_services.service_details(details), refresh=True)
 
 
 def _watch_as_lines(settings: Settings, service: ServiceObservation) -> None:
@@ -144,8 +144,13 @@ def _changes(settings: Settings, service: ServiceObservation) -> Iterator[Servic
 def _without_ticks(status: Mapping[str, Any]) -> object:
     """Return the status for a comparison, without what changes by time or with each request."""
     replicas = [
-        {**one, "age_s": None, "lease_left_s": None, "why": _ENDS_IN.sub("ends", one["why"])}
-        for one in status["replicas"]
+        {
+            **replica,
+            "age_s": None,
+            "lease_left_s": None,
+            "why": _ENDS_IN.sub("ends", replica["why"]),
+        }
+        for replica in status["replicas"]
     ]
     report, quota = status["report"] or {}, status["quota"] or {}
     return {
@@ -220,9 +225,9 @@ def service_logs(
         lines = 20
     view = followed_generation(asyncio.run(find(load_settings(), name)))
     shown = chosen_slots(view, slot)
-    found, read = last_lines(view, shown, Chosen(lines, since_s, previous))
-    _print_lines(found, as_json=as_json)
-    if not found and not follow:
+    lines_read, read = last_lines(view, shown, Chosen(lines, since_s, previous))
+    _print_lines(lines_read, as_json=as_json)
+    if not lines_read and not follow:
         typer.echo(_nothing(view, shown, since), err=True)
     if slot is None:
         read = {**offsets_now(view, range(len(view.slots))), **read}
@@ -231,8 +236,8 @@ def service_logs(
             time.sleep(_FOLLOW_S)
         except KeyboardInterrupt:
             return
-        found, read = new_lines(view, read)
-        _print_lines(found, as_json=as_json)
+        lines_read, read = new_lines(view, read)
+        _print_lines(lines_read, as_json=as_json)
 
 
 def _nothing(view: ServiceView, slots: Iterable[int], since: str | None) -> str:

@@ -83,17 +83,17 @@ def wait_service(
     except InvalidInputError as error:
         if goal is not WaitGoal.GONE or error.refusal.code != _ENDED:
             raise
-        service, found = name, None
+        service, gone = name, None
     else:
         service = f"{newest.tenant}/{newest.name}"
         waiting = Waiting(service, goal, newest.array_job_id)
-        found = asyncio.run(wait_for(settings, waiting, timeout_s))
+        gone = asyncio.run(wait_for(settings, waiting, timeout_s))
     if as_json:
-        print_json(GoneService(service) if found is None else found)
-    elif found is None:
+        print_json(GoneService(service) if gone is None else gone)
+    elif gone is None:
         typer.echo(f"{service} is gone")
     else:
-        typer.echo(f"{service} is {found.state}")
+        typer.echo(f"{service} is {gone.state}")
 
 
 async def wait_for(
@@ -182,10 +182,10 @@ class _Lines:
         self._told = ""
 
     def __call__(self, seen: ServiceObservation | None) -> None:
-        said = self._words(seen)
-        if said != self._told:
-            typer.echo(printable(said), err=True)
-            self._told = said
+        words = self._words(seen)
+        if words != self._told:
+            typer.echo(printable(words), err=True)
+            self._told = words
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ def _unrestored(service: str, error: SlicewiseError) -> UnreachableError:
 
 def _started_replica(view: ServiceView, seen: ServiceObservation | None, took_s: float) -> Started:
     ready = seen.in_state("ready", seen.array_job_id) if seen is not None else ()
-    replica = min(ready, key=lambda one: one.age_s or 0)
+    replica = min(ready, key=lambda replica: replica.age_s or 0)
     return Started(
         replica=f"{replica.array_job_id}_{replica.slot}",
         node=replica.node,

@@ -129,8 +129,8 @@ def schema_rows() -> tuple[FileKey, ...]:
     )
 
 
-def _type(found: Mapping[str, Any]) -> str:
-    kinds = [str(option["type"]) for option in found.get("anyOf", (found,)) if "type" in option]
+def _type(schema: Mapping[str, Any]) -> str:
+    kinds = [str(option["type"]) for option in schema.get("anyOf", (schema,)) if "type" in option]
     return " or ".join(kind for kind in kinds if kind != "null")
 
 

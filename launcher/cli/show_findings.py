@@ -42,13 +42,13 @@ def print_reports(reports: Sequence[SectionReport], accepted: Sequence[str]) -> 
         if not report.findings:
             continue
         out.print(Text(report.section, style="bold"))
-        for one in report.findings:
-            out.print(_head(one))
-            out.print(Padding(_words(one), (0, 0, 0, 2 * len(_INDENT)), expand=False))
-            for line in _lines(one):
+        for finding in report.findings:
+            out.print(_head(finding))
+            out.print(Padding(_words(finding), (0, 0, 0, 2 * len(_INDENT)), expand=False))
+            for line in _lines(finding):
                 out.print(line, soft_wrap=True)
     counts = [finding.severity for report in reports for finding in report.findings]
-    looked = [one.section for one in reports if not one.skipped]
+    looked = [report.section for report in reports if not report.skipped]
     for report in reports:
         if report.skipped:
             out.print(Text(f"{report.section}: {report.skipped}", style="dim"), soft_wrap=True)
@@ -61,21 +61,21 @@ def print_reports(reports: Sequence[SectionReport], accepted: Sequence[str]) -> 
         out.print(Text(text, style="green"))
 
 
-def _head(one: Finding) -> Text:
-    text = Text(f"{_INDENT}{one.severity.value:8}", style=_STYLES[one.severity])
-    text.append(one.code, style="default")
+def _head(finding: Finding) -> Text:
+    text = Text(f"{_INDENT}{finding.severity.value:8}", style=_STYLES[finding.severity])
+    text.append(finding.code, style="default")
     return text
 
 
-def _words(one: Finding) -> Text:
-    said = f"{one.what}: {one.why}." if one.why else f"{one.what}."
-    return Text(" ".join(filter(None, (said, one.advice))))
+def _words(finding: Finding) -> Text:
+    words = f"{finding.what}: {finding.why}." if finding.why else f"{finding.what}."
+    return Text(" ".join(filter(None, (words, finding.advice))))
 
 
-def _lines(one: Finding) -> Sequence[Text]:
+def _lines(finding: Finding) -> Sequence[Text]:
     return [
         Text.assemble(_INDENT * 2, (f"{mend.place.value}: ", "dim"), (mend.line, "bold"))
-        for mend in one.mends
+        for mend in finding.mends
     ]
 
 
@@ -96,10 +96,10 @@ def fix_text(findings: Sequence[Finding]) -> str:
     be given as a line.
     """
     lines: dict[Place, dict[str, None]] = {place: {} for place in Place}
-    for one in findings:
-        if one.mends and one.advice:
-            lines[one.mends[0].place][_comment(one.advice)] = None
-        for mend in one.mends:
+    for finding in findings:
+        if finding.mends and finding.advice:
+            lines[finding.mends[0].place][_comment(finding.advice)] = None
+        for mend in finding.mends:
             lines[mend.place][printable(mend.line)] = None
     conf, has_cgroup = lines[Place.SLURM_CONF], bool(lines[Place.CGROUP_CONF])
     if conf or has_cgroup:
@@ -108,7 +108,7 @@ def fix_text(findings: Sequence[Finding]) -> str:
     blocks = [
         "\n".join((f"# {TITLES[place]}", *lines[place], "")) for place in Place if lines[place]
     ]
-    rest = [f"{_comment(one.text)}\n" for one in findings if not one.mends]
+    rest = [f"{_comment(finding.text)}\n" for finding in findings if not finding.mends]
     if rest:
         blocks.append("# to do in your own way\n" + "".join(rest))
     return "\n".join(blocks) or "# nothing to mend\n"

@@ -37,22 +37,22 @@ def progress_table(seen: Sequence[Progress]) -> FittingTable:
     )
 
 
-def progress_text(one: Progress) -> Text:
+def progress_text(progress: Progress) -> Text:
     """Return what a job does now."""
-    done, failed = numbers(one.points)
-    if one.is_complete:
+    done, failed = numbers(progress.points)
+    if progress.is_complete:
         what = f"{done} points measured" + (f", {failed} of them can't be served" if failed else "")
         return Text(what, style="green")
-    if one.view is not None and one.view.state is JobState.ENDED:
-        return Text(f"{one.view.ended.lower()} after {done} points", style="red")
-    if one.view is not None and one.view.state is JobState.PENDING:
-        return Text(_waiting(one.view), style="yellow")
-    if one.begun is None:
-        starts = f"{one.job.title} starts"
-        return Text(starts if one.view is not None else "submitted", style="yellow")
-    now = one.begun
-    where = f"measuring {now.number} of {one.job.points}"
-    if one.job.makes_tokens:
+    if progress.view is not None and progress.view.state is JobState.ENDED:
+        return Text(f"{progress.view.ended.lower()} after {done} points", style="red")
+    if progress.view is not None and progress.view.state is JobState.PENDING:
+        return Text(_waiting(progress.view), style="yellow")
+    if progress.begun is None:
+        starts = f"{progress.job.title} starts"
+        return Text(starts if progress.view is not None else "submitted", style="yellow")
+    now = progress.begun
+    where = f"measuring {now.number} of {progress.job.points}"
+    if progress.job.makes_tokens:
         return Text(f"{where}: concurrency {now.batch}")
     return Text(f"{where}: batch {now.batch}, {_processes(now.processes)}")
 
@@ -78,7 +78,7 @@ def measurements_shown(rows: Sequence[Measurement], costs: Mapping[str, int]) ->
     if not tokens:
         return Group(*shown)
     cannot = [token for token in tokens if not token.throughput_mrps]
-    reasons = (Text(f"{one.type}, concurrency {one.batch}: {one.reason}") for one in cannot)
+    reasons = (Text(f"{case.type}, concurrency {case.batch}: {case.reason}") for case in cannot)
     return Group(*shown, tokens_table(tokens, costs), *reasons, Text(_LEGEND))
 
 

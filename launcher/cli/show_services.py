@@ -59,8 +59,8 @@ class _ServicesTable:
             columns, options.max_width
         ):
             # A terminal continues a long address on the next line, from where it can be copied.
-            for one in self.services:
-                yield Text(f" {one.service}: {one.url}", no_wrap=True, overflow="ignore")
+            for service in self.services:
+                yield Text(f" {service.service}: {service.url}", no_wrap=True, overflow="ignore")
 
 
 def _columns(services: Sequence[ServiceObservation]) -> tuple[Column, ...]:
@@ -101,14 +101,19 @@ def _outdated_count(service: ServiceObservation) -> Text:
 
 
 def _quality_columns(services: Iterable[ServiceObservation]) -> Iterable[Column]:
-    found = [service.quality or _UNKNOWN for service in services]
-    yield column("p50", (_ms(one.p50_ms) for one in found), right=True, rank=10)
-    yield column("p95", (_ms(one.p95_ms) for one in found), right=True, rank=9)
+    qualities = [service.quality or _UNKNOWN for service in services]
+    yield column("p50", (_ms(quality.p50_ms) for quality in qualities), right=True, rank=10)
+    yield column("p95", (_ms(quality.p95_ms) for quality in qualities), right=True, rank=9)
     yield column(
-        "in time", (_percent(one.objective_met_share) for one in found), right=True, rank=8
+        "in time",
+        (_percent(quality.objective_met_share) for quality in qualities),
+        right=True,
+        rank=8,
     )
-    yield column("errors", (one.errors or "–" for one in found), right=True, rank=10)
-    yield column("cold starts", (one.cold_starts or "–" for one in found), right=True, rank=11)
+    yield column("errors", (quality.errors or "–" for quality in qualities), right=True, rank=10)
+    yield column(
+        "cold starts", (quality.cold_starts or "–" for quality in qualities), right=True, rank=11
+    )
 
 
 _UNKNOWN = ServiceQuality(span_s=0, answered=0)
@@ -166,10 +171,14 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
         yield heading, Text(text, style=style)
 
 
-def _adapter(one: AdapterReport) -> str:
-    place = f"loaded by {one.loaded} of {one.replicas} replicas" if one.replicas else "no replica"
-    why = f"; refused: {one.why}" if one.why else ""
-    return f"{one.model}: {one.requests} requests, {place}{why}"
+def _adapter(adapter_report: AdapterReport) -> str:
+    place = (
+        f"loaded by {adapter_report.loaded} of {adapter_report.replicas} replicas"
+        if adapter_report.replicas
+        else "no replica"
+    )
+    why = f"; refused: {adapter_report.why}" if adapter_report.why else ""
+    return f"{adapter_report.model}: {adapter_report.requests} requests, {place}{why}"
 
 
 def _carries(report: ServiceReport) -> str:
@@ -252,7 +261,7 @@ def _ranges(indices: Iterable[int]) -> str:
 def _replicas_table(replicas: Sequence[ReplicaView]) -> FittingTable:
     return FittingTable(
         (
-            column("replica", (f"{one.array_job_id}_{one.slot}" for one in replicas)),
+            column("replica", (f"{replica.array_job_id}_{replica.slot}" for replica in replicas)),
             column(
                 "state", (Text(replica.state, style=_STYLES[replica.state]) for replica in replicas)
             ),
@@ -269,14 +278,14 @@ def _replicas_table(replicas: Sequence[ReplicaView]) -> FittingTable:
     )
 
 
-def _remark(one: ReplicaView) -> str:
+def _remark(replica_view: ReplicaView) -> str:
     marks = (
-        "outdated" if one.is_outdated else "",
-        "other model files than applied" if one.has_other_files else "",
-        "borrowed" if one.is_borrowed else "",
+        "outdated" if replica_view.is_outdated else "",
+        "other model files than applied" if replica_view.has_other_files else "",
+        "borrowed" if replica_view.is_borrowed else "",
     )
-    log = f"log: {one.last_log_line}" if one.last_log_line else ""
-    return "; ".join(filter(None, (*marks, one.why, log)))
+    log = f"log: {replica_view.last_log_line}" if replica_view.last_log_line else ""
+    return "; ".join(filter(None, (*marks, replica_view.why, log)))
 
 
 def _span(seconds: int | None) -> str:
@@ -308,23 +317,27 @@ def _requests(service: ServiceObservation) -> str:
     )
 
 
-def _quality(service: ServiceObservation, one: ServiceQuality) -> str:
+def _quality(service: ServiceObservation, service_quality: ServiceQuality) -> str:
     """Say how well it answered, against its objective."""
     met = (
-        f", {_percent(one.objective_met_share)} in time"
-        if one.objective_met_share is not None
+        f", {_percent(service_quality.objective_met_share)} in time"
+        if service_quality.objective_met_share is not None
         else ""
     )
     objective = f" (objective: {service.objective}{met})" if service.objective else ""
-    figures = f"p50 {_ms(one.p50_ms)}, p95 {_ms(one.p95_ms)}"
-    if one.answered == 1:
-        figures = f"after {_ms(one.p95_ms)}"
-    times = f"{figures}{objective}; " if one.answered else ""
-    cold = "1 cold start" if one.cold_starts == 1 else f"{one.cold_starts} cold starts"
+    figures = f"p50 {_ms(service_quality.p50_ms)}, p95 {_ms(service_quality.p95_ms)}"
+    if service_quality.answered == 1:
+        figures = f"after {_ms(service_quality.p95_ms)}"
+    times = f"{figures}{objective}; " if service_quality.answered else ""
+    cold = (
+        "1 cold start"
+        if service_quality.cold_starts == 1
+        else f"{service_quality.cold_starts} cold starts"
+    )
     return (
-        f"{times}{one.answered:,} answered, {one.errors:,} errors,"
-        f" {one.unanswered:,} unanswered, {cold}"
-        f" in the last {_span(one.span_s)}"
+        f"{times}{service_quality.answered:,} answered, {service_quality.errors:,} errors,"
+        f" {service_quality.unanswered:,} unanswered, {cold}"
+        f" in the last {_span(service_quality.span_s)}"
     )
 
 

@@ -63,11 +63,11 @@ class BoundedTls:
 
     async def until(self, end: bytes, most_bytes: int) -> bytes:
         """Return what comes up to and with ``end``; raises TooLongError, IncompleteReadError."""
-        while (found := self._read.find(end)) < 0:
+        while (place := self._read.find(end)) < 0:
             if len(self._read) > most_bytes:
                 raise TooLongError(most_bytes)
             await self._more(None)
-        return self._taken(found + len(end))
+        return self._taken(place + len(end))
 
     async def exactly(self, count: int) -> bytes:
         """Return ``count`` bytes; raises TooLongError, IncompleteReadError."""
@@ -85,9 +85,9 @@ class BoundedTls:
         raise TooLongError(most_bytes)
 
     def _taken(self, count: int) -> bytes:
-        found = bytes(self._read[:count])
+        data = bytes(self._read[:count])
         del self._read[:count]
-        return found
+        return data
 
     async def _more(self, expected: int | None) -> None:
         try:

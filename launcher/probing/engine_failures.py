@@ -21,7 +21,7 @@ class EngineFailures:
             return
         self._said.add(engine.title)
         last = extract_tb(error.__traceback__)[-1:]
-        where = "".join(f" in {one.name}, {one.filename}:{one.lineno}" for one in last)
+        where = "".join(f" in {frame.name}, {frame.filename}:{frame.lineno}" for frame in last)
         why = f"{type(error).__name__}: {error}{where}"
         emit(_LOG, logging.WARNING, "engine_failed", {"engine": engine.title, "why": why})
 

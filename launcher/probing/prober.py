@@ -130,21 +130,21 @@ class Prober:
 
     def look(self, replicas: Collection[Replica]) -> Mapping[Replica, Answer]:
         """Return what these replicas have answered so far; go on asking them, and no others."""
-        for one in self._asking.keys() - frozenset(replicas):
-            self._asking.pop(one).cancel()
-            self._answers.pop(one, None)
-        for one in frozenset(replicas) - self._asking.keys():
-            self._asking[one] = asyncio.create_task(self._follow(one))
+        for replica in self._asking.keys() - frozenset(replicas):
+            self._asking.pop(replica).cancel()
+            self._answers.pop(replica, None)
+        for replica in frozenset(replicas) - self._asking.keys():
+            self._asking[replica] = asyncio.create_task(self._follow(replica))
         return {replica: self._answers.get(replica, _SILENT) for replica in replicas}
 
     def too_old(self, service: str) -> str:
         """Return engine and version of a replica of ``tenant/service`` below the least; or ""."""
-        found = (
-            f"{one.engine.title} {answer.too_old}"
-            for one, answer in self._answers.items()
-            if answer.too_old and f"{one.tenant}/{one.service}" == service
+        words = (
+            f"{replica.engine.title} {answer.too_old}"
+            for replica, answer in self._answers.items()
+            if answer.too_old and f"{replica.tenant}/{replica.service}" == service
         )
-        return min(found, default="")
+        return min(words, default="")
 
     async def _follow(self, replica: Replica) -> None:
         service = f"{replica.tenant}/{replica.service}"
@@ -182,9 +182,9 @@ class Prober:
 
     def _warn(self, too_old: str, replica: Replica) -> None:
         """Warn once per version, of a limited number of versions: a tenant could make up many."""
-        engine, found = replica.engine, (replica.engine, too_old)
-        if too_old and found not in self._warned and len(self._warned) < _MOST_WARNINGS:
-            self._warned.add(found)
+        engine, warning = replica.engine, (replica.engine, too_old)
+        if too_old and warning not in self._warned and len(self._warned) < _MOST_WARNINGS:
+            self._warned.add(warning)
             fields = {"engine": engine.title, "version": too_old, "replica": replica.identity}
             emit(_LOG, logging.WARNING, "engine_too_old", fields | {"why": upgrade(engine.title)})
 
@@ -204,7 +204,7 @@ async def probe(gateway: Path, replica: Replica) -> Answer:
         return _SILENT
     try:
         async with asyncio.timeout(DEADLINE_S):
-            found = await _introduced(peer)
+            answer = await _introduced(peer)
     except TooLongError as error:
         # Only who has the replica's key comes so far: the owner learns of it.
         words = f"asked who it is and whether it is ready, its server has sent {error}"
@@ -213,12 +213,12 @@ async def probe(gateway: Path, replica: Replica) -> Answer:
         return _NOT_LET_IN
     except _NO_ANSWER:
         return _SILENT
-    if found.probe is Probe.OURS and replica.adapters:
+    if answer.probe is Probe.OURS and replica.adapters:
         # One that can't be loaded keeps neither the model nor other adapters from serving.
         await fit_adapters(gateway, replica)
-    if found.probe is Probe.OURS and replica.infers:
-        found = replace(await _inferred(peer), is_costly=True)
-    return replace(found, too_old=await _too_old(peer)) if found.probe is Probe.OURS else found
+    if answer.probe is Probe.OURS and replica.infers:
+        answer = replace(await _inferred(peer), is_costly=True)
+    return replace(answer, too_old=await _too_old(peer)) if answer.probe is Probe.OURS else answer
 
 
 async def _too_old(peer: "_Peer") -> str:
@@ -248,9 +248,9 @@ async def fit_adapters(gateway: Path, replica: Replica) -> Mapping[str, str] | N
     try:
         peer = _Peer(replica, context(gateway, replica.certificate))
         async with asyncio.timeout(DEADLINE_S):
-            said = await _read(peer, engine.adapters_path, _MOST_BYTES)
+            body = await _read(peer, engine.adapters_path, _MOST_BYTES)
         async with asyncio.timeout(_ADAPTERS_DEADLINE_S):
-            return await _fitted(peer, engine, engine.loaded_adapters(said, replica.service))
+            return await _fitted(peer, engine, engine.loaded_adapters(body, replica.service))
     except _NO_ANSWER:
         return None
     except Exception as error:  # noqa: BLE001 -- other engines' replicas are asked on
@@ -280,8 +280,8 @@ async def _ordered(peer: "_Peer", request: Request) -> str:
     async with _exchange(peer, request, _MOST_WORDS_BYTES) as answer:
         if answer.head.status == _OK:
             return ""
-        said = _plain(peer.replica.engine.failure(await answer.body()))
-        return said or f"status {answer.head.status}"
+        message = _plain(peer.replica.engine.failure(await answer.body()))
+        return message or f"status {answer.head.status}"
 
 
 async def statistics(gateway: Path, replica: Replica) -> Counts | None:
@@ -323,7 +323,7 @@ async def engine_metrics(gateway: Path, replica: Replica) -> EngineMetrics | Non
     try:
         peer = _Peer(replica, context(gateway, replica.certificate))
         async with asyncio.timeout(DEADLINE_S):
-            said = await _read(peer, engine.metrics_path, _MOST_BYTES, _MOST_CHUNKS)
+            body = await _read(peer, engine.metrics_path, _MOST_BYTES, _MOST_CHUNKS)
     except _NO_ANSWER:
         return None
     except Exception as error:  # noqa: BLE001 -- other engines' replicas are asked on
@@ -331,13 +331,13 @@ async def engine_metrics(gateway: Path, replica: Replica) -> EngineMetrics | Non
         return None
     load = None
     if isinstance(engine, BatchingEngine):
-        load = _understood(engine, engine.engine_load, said)
-    return EngineMetrics(_understood(engine, engine.token_counts, said), load)
+        load = _understood(engine, engine.engine_load, body)
+    return EngineMetrics(_understood(engine, engine.token_counts, body), load)
 
 
-def _understood(engine: Engine, read: Callable[[bytes], _Figures], said: bytes) -> _Figures | None:
+def _understood(engine: Engine, read: Callable[[bytes], _Figures], body: bytes) -> _Figures | None:
     try:
-        return read(said)
+        return read(body)
     except (TypeError, ValueError):
         return None
     except Exception as error:  # noqa: BLE001 -- other engines' replicas are asked on
@@ -355,8 +355,8 @@ class _Peer:
 
 async def _introduced(peer: _Peer) -> Answer:
     engine, replica = peer.replica.engine, peer.replica
-    said = await _read(peer, engine.identity_path, _MOST_BYTES)
-    found = engine.identified(said, replica.identity)
+    body = await _read(peer, engine.identity_path, _MOST_BYTES)
+    found = engine.identified(body, replica.identity)
     if found.probe is Probe.OURS:
         for path in engine.ready_paths(replica.model):
             async with _exchange(peer, _get(path)) as answer:
@@ -368,18 +368,18 @@ async def _inferred(peer: _Peer) -> Answer:
     paths = peer.replica.engine.model_paths(peer.replica.model)
     try:
         async with asyncio.timeout(DEADLINE_S):
-            said = [await _read(peer, path, _MOST_BYTES) for path in paths]
+            bodies = [await _read(peer, path, _MOST_BYTES) for path in paths]
     except TooLongError as error:
         return _refused(str(error))
     except _NO_ANSWER:
         return _SILENT
-    return await _tried(peer, said)
+    return await _tried(peer, bodies)
 
 
-async def _tried(peer: _Peer, said: Sequence[bytes]) -> Answer:
+async def _tried(peer: _Peer, bodies: Sequence[bytes]) -> Answer:
     engine, model = peer.replica.engine, peer.replica.model
     try:
-        request = engine.smallest_request(model, said, 1 + secrets.randbits(62))
+        request = engine.smallest_request(model, bodies, 1 + secrets.randbits(62))
         if request is None:
             return Answer(Probe.OURS)
         async with asyncio.timeout(INFERENCE_DEADLINE_S):

@@ -82,18 +82,20 @@ class AdapterWatch:
         self._count(counted)
         self._questions.forget_others(set(map(tenant_of, state)))
         self._fitted = {
-            (key, run): one
-            for (key, run), one in self._fitted.items()
+            (key, run): fitted
+            for (key, run), fitted in self._fitted.items()
             if run in self._replicas.get(key, {})
         }
 
     def _count(self, counted: Mapping[str, int]) -> None:
         """Add up what the gateway counts; a count that is less than before has begun again at 0."""
         before, self._counted = self._counted, counted
-        known = {name: self._requests.get(name, 0) for name in counted}
+        requests_before = {name: self._requests.get(name, 0) for name in counted}
         since = {name: before.get(name, 0) for name in counted}
         self._requests = {
-            name: min(known[name] + count - since[name] * (count >= since[name]), _MOST_COUNTED)
+            name: min(
+                requests_before[name] + count - since[name] * (count >= since[name]), _MOST_COUNTED
+            )
             for name, count in counted.items()
         }
 
@@ -111,29 +113,47 @@ class AdapterWatch:
         return {key: self._tried(key) for key in self._names}
 
     def _tried(self, key: str) -> frozenset[str]:
-        found = [self._of(key, run) for run in self._replicas.get(key, {})]
-        answered = [one for one in found if one is None or one.refused is not None]
+        fitted = [self._of(key, run) for run in self._replicas.get(key, {})]
+        answered = [
+            fitted_replica
+            for fitted_replica in fitted
+            if fitted_replica is None or fitted_replica.refused is not None
+        ]
         if not answered:
             return frozenset()
         names = frozenset(self._names[key])
-        return names.intersection(*(one.tried if one else frozenset() for one in answered))
+        return names.intersection(
+            *(
+                fitted_replica.tried if fitted_replica else frozenset()
+                for fitted_replica in answered
+            )
+        )
 
     def _of(self, key: str, run: Run) -> _Fitted | None:
         """Return what the replica has done since it is to have what it is to have now."""
-        found = self._fitted.get((key, run))
-        return found if found and found.adapters == self._replicas[key][run].adapters else None
+        fitted = self._fitted.get((key, run))
+        return fitted if fitted and fitted.adapters == self._replicas[key][run].adapters else None
 
     def reports(self, key: str) -> tuple[AdapterReport, ...]:
         """Return what users are told of the adapters of ``tenant/service``."""
         runs = self._replicas.get(key, {})
-        found = [one for run in runs if (one := self._of(key, run)) is not None]
+        fitted_replicas = [
+            fitted_replica for run in runs if (fitted_replica := self._of(key, run)) is not None
+        ]
         return tuple(
             AdapterReport(
                 model=model_name(key.partition("/")[2], name),
                 requests=self._requests.get(model_name(key, name), 0),
-                loaded=sum(name in one.loaded for one in found),
+                loaded=sum(name in fitted_replica.loaded for fitted_replica in fitted_replicas),
                 replicas=len(runs),
-                why=next((why for one in found if (why := one.why(name))), ""),
+                why=next(
+                    (
+                        why
+                        for fitted_replica in fitted_replicas
+                        if (why := fitted_replica.why(name))
+                    ),
+                    "",
+                ),
             )
             for name in self._names.get(key, ())
         )
@@ -149,8 +169,8 @@ class AdapterWatch:
                     self._questions.begin(key, run, replica)
 
     def _is_due(self, key: str, run: Run, now_s: float) -> bool:
-        found = self._of(key, run)
-        return found is None or (found.refused != {} and now_s - found.at_s >= _AGAIN_S)
+        fitted = self._of(key, run)
+        return fitted is None or (fitted.refused != {} and now_s - fitted.at_s >= _AGAIN_S)
 
     def _heard(
         self, key: str, run: Run, replica: Replica, refused: Mapping[str, str] | None
@@ -159,13 +179,13 @@ class AdapterWatch:
             self._fitted[key, run] = _Fitted(replica.adapters, refused, time.monotonic())
 
 
-def _replicas(one: ServicePlan, state: State) -> Iterator[tuple[Run, Replica]]:
+def _replicas(service_plan: ServicePlan, state: State) -> Iterator[tuple[Run, Replica]]:
     """Yield the replicas that can be told, with what they are to have."""
     engines = {engine.pool: engine for engine in ENGINES.values()}
-    engine = engines.get(one.route.pool)
+    engine = engines.get(service_plan.route.pool)
     if not isinstance(engine, AdapterEngine):
         return
-    for run, replica in replicas_of(state[one.service], engine):
-        if run[0] in one.fits:
-            name = one.service.partition("/")[2]
-            yield run, replace(replica, service=name, adapters=tuple(one.adapters.items()))
+    for run, replica in replicas_of(state[service_plan.service], engine):
+        if run[0] in service_plan.fits:
+            name = service_plan.service.partition("/")[2]
+            yield run, replace(replica, service=name, adapters=tuple(service_plan.adapters.items()))

@@ -86,8 +86,8 @@ class CountedService:
             return None
         derived = self.derived
         if derived.all is None:
-            found, kind = [self.ended, *self.counts.values()], self.engine.statistics_kind
-            derived.all = await self.tenant.apart(partial(together, found, kind))
+            counts, kind = [self.ended, *self.counts.values()], self.engine.statistics_kind
+            derived.all = await self.tenant.apart(partial(together, counts, kind))
         return derived.all
 
     async def answer(self, path: str, frame: bytes | None) -> StatisticsAnswer | None:
@@ -95,14 +95,14 @@ class CountedService:
         derived, engine, counts = self.derived, self.engine, await self.all()
         if counts is None:
             return None
-        if (found := derived.answers.get((path, frame))) is not None:
-            return found
+        if (answer := derived.answers.get((path, frame))) is not None:
+            return answer
         if frame is None:
             work = partial(engine.statistics_by_http, path, counts)
         else:
             work = partial(engine.statistics_by_grpc, frame, counts)
-        found = derived.answers[path, frame] = await self.tenant.apart(work)
-        return found
+        answer = derived.answers[path, frame] = await self.tenant.apart(work)
+        return answer
 
     async def saved(self) -> tuple[str, bool]:
         """Return what is known, to be saved, and whether that is all."""
@@ -112,9 +112,9 @@ class CountedService:
             derived.saved = await asyncio.to_thread(work)
         return derived.saved
 
-    async def take(self, said: Mapping[Run, Counts]) -> None:
+    async def take(self, counts_by_run: Mapping[Run, Counts]) -> None:
         """Take over what runs have said now."""
-        pairs = [(run, self.counts.get(run, {}), counts) for run, counts in said.items()]
+        pairs = [(run, self.counts.get(run, {}), counts) for run, counts in counts_by_run.items()]
         news = await self.tenant.apart(partial(_news, pairs, self.engine.statistics_kind))
         # Answers that are still true go, too: clients choose how many different ones they ask for.
         self.derived.answers.clear()
@@ -128,4 +128,4 @@ class CountedService:
 def _news(pairs: Iterable[tuple[Run, Counts, Counts]], kind: Kind) -> Mapping[Run, Counts]:
     """Return what the runs have counted that have counted more than before."""
     after = ((run, before, followed(before, now, kind)) for run, before, now in pairs)
-    return {run: found for run, before, found in after if found != before or not before}
+    return {run: counts for run, before, counts in after if counts != before or not before}

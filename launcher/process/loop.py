@@ -478,18 +478,18 @@ class Reporter:
             )
 
     def _outliers(self, service: ServicePlan) -> None:
-        for array, one in service.outliers:
-            level = logging.INFO if one.verdict is Verdict.PASSED else logging.WARNING
-            fields = {"service": service.service, "array": array, "slot": one.index}
+        for array, outlier in service.outliers:
+            level = logging.INFO if outlier.verdict is Verdict.PASSED else logging.WARNING
+            fields = {"service": service.service, "array": array, "slot": outlier.index}
             with _of(service.service):
-                report(f"replica_{one.verdict}", level, **fields, why=one.why)
+                report(f"replica_{outlier.verdict}", level, **fields, why=outlier.why)
 
     def _troubles(self, plan: TurnPlan) -> None:
         more = "raise gateway.{} and render again"
         lineless = {
             service.service: service.lineless for service in plan.services if service.lineless
         }
-        found: Mapping[str, Mapping[str, str]] = {
+        reasons: Mapping[str, Mapping[str, str]] = {
             "no_backend_free": {
                 name: f"{why}; {more.format('services, backends or services_per_tenant')}"
                 for name, why in {**lineless, **plan.routes.unrouted}.items()
@@ -500,12 +500,12 @@ class Reporter:
         }
         # A warning about a service that was not decided in this turn stays: it may not be over.
         decided = {service.service: "" for service in plan.services}
-        for event, whys in found.items():
+        for event, whys in reasons.items():
             for name, why in {**decided, **whys}.items():
                 self.once(name, event, why)
 
     def _forget_all_but(self, services: Collection[str]) -> None:
-        self._said = {name: said for name, said in self._said.items() if name in services}
+        self._said = {name: words for name, words in self._said.items() if name in services}
         self._warned = {
             (name, event): why
             for (name, event), why in self._warned.items()

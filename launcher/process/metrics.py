@@ -124,16 +124,18 @@ class _Last(Collector):
 
 def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Metric]:
     def failures(service: ServicePlan) -> float:
-        known = turned.state[service.service].generations[service.array_job_id]
-        return known.backoff.failures
+        generation = turned.state[service.service].generations[service.array_job_id]
+        return generation.backoff.failures
 
     def doubted(service: ServicePlan) -> float:
-        known = turned.state[service.service].generations.values()
-        return sum(watch.doubt is not None for each in known for watch in each.watched.values())
+        generations = turned.state[service.service].generations.values()
+        return sum(
+            watch.doubt is not None for each in generations for watch in each.watched.values()
+        )
 
     def removed(service: ServicePlan) -> float:
-        known = turned.state[service.service].generations.values()
-        return sum(len(each.removed_s) for each in known)
+        generations = turned.state[service.service].generations.values()
+        return sum(len(each.removed_s) for each in generations)
 
     values: Mapping[str, Callable[[ServicePlan], float]] = {
         "desired_replicas": lambda service_plan: service_plan.decision.wanted,
@@ -146,7 +148,7 @@ def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Me
         "failed_replicas": removed,
     }
     for what, value in values.items():
-        yield _by_service(what, ((one.service, value(one)) for one in services))
+        yield _by_service(what, ((service.service, value(service)) for service in services))
 
 
 def _of_tokens(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Metric]:
@@ -173,14 +175,14 @@ def _of_quality(
         "objective_met_ratio": lambda quality: quality.objective_met_share,
     }
     for what, value in gauges.items():
-        yield _by_service(what, ((key, value(one)) for key, one in qualities.items()))
+        yield _by_service(what, ((key, value(quality)) for key, quality in qualities.items()))
     counters: Mapping[str, Callable[[Counts], int]] = {
-        "responses_total": lambda one: one.timings.answered,
-        "failed_responses_total": lambda one: one.timings.errors,
+        "responses_total": lambda quality: quality.timings.answered,
+        "failed_responses_total": lambda quality: quality.timings.errors,
         "cold_starts_total": _cold_starts,
     }
     for what, count in counters.items():
-        yield _by_service(what, ((key, count(one)) for key, one in counts.items()))
+        yield _by_service(what, ((key, count(measure)) for key, measure in counts.items()))
 
 
 def _of_servers(loads: Mapping[str, ServersLoad]) -> Iterator[Metric]:
@@ -190,28 +192,28 @@ def _of_servers(loads: Mapping[str, ServersLoad]) -> Iterator[Metric]:
         "engine_kv_cache_ratio": _kv_cache,
     }
     for what, value in gauges.items():
-        yield _by_service(what, ((key, value(one)) for key, one in loads.items()))
-    for one in fields(EngineCounts):
-        counted = ((key, getattr(load.counts, one.name)) for key, load in loads.items())
-        yield _by_service(f"engine_{one.name}_total", counted)
+        yield _by_service(what, ((key, value(load)) for key, load in loads.items()))
+    for field in fields(EngineCounts):
+        counted = ((key, getattr(load.counts, field.name)) for key, load in loads.items())
+        yield _by_service(f"engine_{field.name}_total", counted)
 
 
 def _by_service(what: str, values: Iterable[tuple[str, float | None]]) -> Metric:
     """The metric of services by ``TENANT/NAME``; one without a value is left out."""
-    known = ((key.split("/", 1), value) for key, value in values if value is not None)
-    return family(METRICS[f"slicewise_service_{what}"], known)
+    pairs = ((key.split("/", 1), value) for key, value in values if value is not None)
+    return family(METRICS[f"slicewise_service_{what}"], pairs)
 
 
-def _running(one: ServersLoad) -> float:
-    return one.running
+def _running(servers_load: ServersLoad) -> float:
+    return servers_load.running
 
 
-def _waiting(one: ServersLoad) -> float:
-    return one.waiting
+def _waiting(servers_load: ServersLoad) -> float:
+    return servers_load.waiting
 
 
-def _kv_cache(one: ServersLoad) -> float | None:
-    return one.kv_cache
+def _kv_cache(servers_load: ServersLoad) -> float | None:
+    return servers_load.kv_cache
 
 
 def _of_adapters(requests: Mapping[str, int]) -> Metric:
@@ -220,32 +222,32 @@ def _of_adapters(requests: Mapping[str, int]) -> Metric:
     return family(METRICS["slicewise_service_adapter_requests_total"], counted)
 
 
-def _p50_s(one: ServiceQuality) -> float | None:
-    return None if one.p50_ms is None else one.p50_ms / 1000
+def _p50_s(service_quality: ServiceQuality) -> float | None:
+    return None if service_quality.p50_ms is None else service_quality.p50_ms / 1000
 
 
-def _p95_s(one: ServiceQuality) -> float | None:
-    return None if one.p95_ms is None else one.p95_ms / 1000
+def _p95_s(service_quality: ServiceQuality) -> float | None:
+    return None if service_quality.p95_ms is None else service_quality.p95_ms / 1000
 
 
-def _cold_starts(one: Counts) -> int:
-    return one.cold_starts
+def _cold_starts(counts: Counts) -> int:
+    return counts.cold_starts
 
 
 def _concurrency(service: ServicePlan) -> float:
     return service.concurrency
 
 
-def _to_first_s(one: TokensDone) -> float | None:
-    return one.to_first_s
+def _to_first_s(tokens_done: TokensDone) -> float | None:
+    return tokens_done.to_first_s
 
 
-def _first_p95_s(one: TokensDone) -> float | None:
-    return one.first_p95_s
+def _first_p95_s(tokens_done: TokensDone) -> float | None:
+    return tokens_done.first_p95_s
 
 
-def _per_token_s(one: TokensDone) -> float | None:
-    return one.per_token_s
+def _per_token_s(tokens_done: TokensDone) -> float | None:
+    return tokens_done.per_token_s
 
 
 def _ready(service: ServicePlan) -> float:

@@ -48,9 +48,9 @@ class OpenAIModels:
         """
         pools = {engine.pool for engine in ENGINES.values() if engine.api == OPENAI_API}
         decided = {service.service for service in plan.services}
-        known = self._known or {}
+        models = self._known or {}
         self._known = {
-            **{key: known[key] for key in known if key in state and key not in decided},
+            **{key: models[key] for key in models if key in state and key not in decided},
             **{
                 service.service: _Service(service.submit_s, tuple(sorted(service.route.adapters)))
                 for service in plan.services
@@ -64,8 +64,8 @@ class OpenAIModels:
         ``scope`` is what its key opens: TENANT, or TENANT/SERVICE.
         """
         if self._known is None:
-            said = "the launcher has just started. Try again."
-            return openai_error(503, Code.GATEWAY_STATISTICS, said)
+            message = "the launcher has just started. Try again."
+            return openai_error(503, Code.GATEWAY_STATISTICS, message)
         models = [
             model
             for key, service in sorted(self._known.items())

@@ -35,7 +35,7 @@ class ReplicaQuestions(Generic[_Answer]):
 
     def forget_others(self, tenants: Container[str]) -> None:
         """Forget what tenants have taken that are not among these."""
-        self._tenants = {name: one for name, one in self._tenants.items() if name in tenants}
+        self._tenants = {name: tenant for name, tenant in self._tenants.items() if name in tenants}
 
     def rests_until_s(self, key: str) -> float:
         """Return when the replicas of ``tenant/service`` may be asked, by the monotonic clock."""

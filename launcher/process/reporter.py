@@ -93,12 +93,12 @@ class ServiceReporter:
             except SlicewiseError as error:
                 # Users still hear why their service has no replicas while HAProxy is away.
                 unmeasured = error
-        found = dict(self._found(plan, now_s))
-        self._told = {key: told for key, told in self._told.items() if key in found}
-        due = {key: one for key, one in found.items() if self._is_due(key, one, now_s)}
+        reports = dict(self._found(plan, now_s))
+        self._told = {key: told for key, told in self._told.items() if key in reports}
+        due = {key: report for key, report in reports.items() if self._is_due(key, report, now_s)}
         for some in _messages(due):
             await self._daemon.report_services(tuple(some.values()))
-            self._told |= {key: (now_s, one) for key, one in some.items()}
+            self._told |= {key: (now_s, report) for key, report in some.items()}
         if unmeasured is not None:
             raise unmeasured
 
@@ -107,53 +107,56 @@ class ServiceReporter:
         shown, is_first = await self._timings(), self._timed_s is None
         self._timed_s = now_s
         left_out = self._left_out(plan)
-        windows = {key: one for key, one in self._windows.items() if key in left_out}
-        for one in plan.services:
-            key = one.service
+        windows = {key: window for key, window in self._windows.items() if key in left_out}
+        for service in plan.services:
+            key = service.service
             now = Counts(now_s, shown.get(key, NONE_YET), self._cold_starts[key])
             begin = now if is_first else Counts(now_s)
             before = self._windows.get(key, QualityWindow(begin, begin, begin))
             windows[key] = followed(before, now)
         self._windows = windows
         self._cold_starts = Counter({key: self._cold_starts[key] for key in windows})
-        self.qualities = {key: one for key, one in self.qualities.items() if key in left_out} | {
-            service.service: found
+        self.qualities = {
+            key: own_quality for key, own_quality in self.qualities.items() if key in left_out
+        } | {
+            service.service: service_quality
             for service in plan.services
-            if (found := quality(windows[service.service], service.objective_ms)) is not None
+            if (service_quality := quality(windows[service.service], service.objective_ms))
+            is not None
         }
 
     def _found(self, plan: TurnPlan, now_s: float) -> Iterator[tuple[str, ServiceReport]]:
         before, left_out = self._samples, self._left_out(plan)
-        self._samples = {key: one for key, one in before.items() if key[0] in left_out}
+        self._samples = {key: saved for key, saved in before.items() if key[0] in left_out}
         loads = self._loads()
-        for one in plan.services:
-            key = one.service
-            counted = (key, one.load.counter)
-            samples = self._samples[counted] = sampled(before.get(counted, ()), now_s, one.load)
+        for service in plan.services:
+            key = service.service
+            counted = (key, service.load.counter)
+            samples = self._samples[counted] = sampled(before.get(counted, ()), now_s, service.load)
             state, unrouted = (
                 self._state.get(key, ServiceState()),
                 plan.routes.unrouted.get(key, ""),
             )
             report = service_report(
-                *(one, state, samples, unrouted, self.qualities.get(key)), load=loads.get(key)
+                *(service, state, samples, unrouted, self.qualities.get(key)), load=loads.get(key)
             )
             more = {"adapters": self._adapters(key), "old_engine": self._too_old(key)}
             yield key, report.model_copy(update=more)
 
-    def _is_due(self, key: str, found: ServiceReport, now_s: float) -> bool:
+    def _is_due(self, key: str, report: ServiceReport, now_s: float) -> bool:
         told_s, told = self._told.get(key, (0.0, None))
-        return found != told or now_s - told_s >= AGAIN_S
+        return report != told or now_s - told_s >= AGAIN_S
 
 
 def _messages(due: Mapping[str, ServiceReport]) -> Iterator[Mapping[str, ServiceReport]]:
     some: dict[str, ServiceReport] = {}
     left = _MESSAGE_BYTES
-    for key, one in due.items():
-        size = len(one.model_dump_json())
+    for key, report in due.items():
+        size = len(report.model_dump_json())
         if some and size > left:
             yield some
             some, left = {}, _MESSAGE_BYTES
-        some[key] = one
+        some[key] = report
         left -= size
     if some:
         yield some

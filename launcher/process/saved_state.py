@@ -56,8 +56,8 @@ class SavedRows(Generic[Row]):
             return {}
         self._is_loaded, self._failed = True, False
         self._saved = dict.fromkeys(saved, b"")
-        found = {key: self.read(key, value) for key, value in saved.items()}
-        return {key: row for key, row in found.items() if row is not None}
+        rows = {key: self.read(key, value) for key, value in saved.items()}
+        return {key: row for key, row in rows.items() if row is not None}
 
     async def save(self, state: Mapping[str, Row]) -> None:
         """Save what differs from what was saved last.
@@ -128,7 +128,7 @@ def saved_curves(store: Store | None) -> SavedRows[KeptCurve]:
 
 def taken_over(saved: State, now_s: float) -> State:
     """Return what another launcher has saved as this one begins with it."""
-    return {key: after_restart(one) for key, one in not_ahead(saved, now_s).items()}
+    return {key: after_restart(service) for key, service in not_ahead(saved, now_s).items()}
 
 
 def _warn(event: str, **fields: object) -> None:

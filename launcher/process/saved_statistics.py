@@ -75,7 +75,7 @@ def all_text(texts: Iterable[Mapping[str, str]], left_out: Iterable[str]) -> Sav
     """
     parts: list[str] = []
     lacking, left = set(left_out), _MOST_SAVED_IN_ALL_BYTES
-    for of_tenant in sorted(texts, key=lambda one: sum(map(len, one.values()))):
+    for of_tenant in sorted(texts, key=lambda counts: sum(map(len, counts.values()))):
         for key, text in of_tenant.items():
             if len(text) <= left:
                 left -= len(text)

@@ -49,20 +49,22 @@ class ServiceStatistics:
 
     def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over which replicas each service has."""
-        pools = {one.service: one.route.pool for one in plan.services}
-        engines = {one.pool: one for one in ENGINES.values() if isinstance(one, CountedEngine)}
+        pools = {service.service: service.route.pool for service in plan.services}
+        engines = {
+            engine.pool: engine for engine in ENGINES.values() if isinstance(engine, CountedEngine)
+        }
         for key in self._services.keys() - state.keys():
             del self._services[key]
         for key in self._restored.keys() - state.keys():
             del self._restored[key]
         tenants = set(map(tenant_of, state))
-        self._tenants = {name: one for name, one in self._tenants.items() if name in tenants}
-        for key, known in state.items():
+        self._tenants = {name: tenant for name, tenant in self._tenants.items() if name in tenants}
+        for key, service_state in state.items():
             if (engine := engines.get(pools.get(key, ""))) is not None:
                 try:
                     service = self._services.get(key) or self._new(key, engine)
                     service.engine = engine
-                    service.goes_on(dict(replicas_of(known, engine)))
+                    service.goes_on(dict(replicas_of(service_state, engine)))
                 except Exception as error:  # noqa: BLE001 -- an engine of the site's: others go on
                     ENGINE_FAILURES.failed(engine, error)
 
@@ -80,7 +82,7 @@ class ServiceStatistics:
 
         Of a service there is a bounded part. If all is too much, the tenants with least come first.
         """
-        found: dict[str, dict[str, str]] = {}
+        texts: dict[str, dict[str, str]] = {}
         left_out: list[str] = []
         for key, service in list(self._services.items()):
             if service.asked_s is None:
@@ -90,19 +92,19 @@ class ServiceStatistics:
             except Exception as error:  # noqa: BLE001 -- what its engine counts is no text
                 ENGINE_FAILURES.failed(service.engine, error)
                 continue
-            found.setdefault(tenant_of(key), {})[key] = text
+            texts.setdefault(tenant_of(key), {})[key] = text
             left_out += [] if is_all else [key]
         for key, saved in self._restored.items():
-            found.setdefault(tenant_of(key), {})[key] = saved_statistics.one_text(saved)
-        return saved_statistics.all_text(found.values(), left_out)
+            texts.setdefault(tenant_of(key), {})[key] = saved_statistics.one_text(saved)
+        return saved_statistics.all_text(texts.values(), left_out)
 
     def restore(self, saved: str) -> None:
         """Go on with what another launcher, or this one before its restart, has saved.
 
         What can't be read is left out: those counts begin again.
         """
-        if (found := saved_statistics.read(saved)) is not None:
-            self._restored, self._services = found, {}
+        if (restored := saved_statistics.read(saved)) is not None:
+            self._restored, self._services = restored, {}
 
     async def answer(self, key: str, path: str, frame: bytes | None) -> StatisticsAnswer | None:
         """Answer a client that asks for ``path``, or by gRPC with ``frame``.
@@ -159,7 +161,7 @@ class ServiceStatistics:
             asked = dict(service.replicas)
             asking = [CpuTimed(self._said(tenant, replica)) for replica in asked.values()]
             said = await asyncio.gather(*asking)
-            tenant.has_taken(sum(one.cpu_s for one in asking))
+            tenant.has_taken(sum(question.cpu_s for question in asking))
             answers = zip(asked, said, strict=True)
             await service.take({run: counts for run, counts in answers if counts is not None})
 
@@ -168,9 +170,9 @@ class ServiceStatistics:
             return await self._ask(replica)
 
 
-def replicas_of(known: ServiceState, engine: Engine) -> Iterator[tuple[Run, Replica]]:
+def replicas_of(service_state: ServiceState, engine: Engine) -> Iterator[tuple[Run, Replica]]:
     """Yield the runs of a service that have proved to be ours, with how to ask each."""
-    for array, generation in known.generations.items():
+    for array, generation in service_state.generations.items():
         for index, verified in generation.verified.items():
             start_s, to = verified.run.start_s, verified.run.endpoint
             name = f"{array}.{index}"

@@ -121,10 +121,10 @@ class StatisticsSocket:
         is_grpc = question.headers.get("content-type", "").startswith("application/grpc")
         frame = question.body if is_grpc else None
         answer = await self._statistics.answer(key, question.path, frame)
-        said = _UNKNOWN.format(key)
+        message = _UNKNOWN.format(key)
         if is_grpc:
-            return _by_grpc(answer or StatisticsAnswer(_UNAVAILABLE, b"", said))
-        return _by_http(answer or StatisticsAnswer(503, json.dumps({"error": said}).encode()))
+            return _by_grpc(answer or StatisticsAnswer(_UNAVAILABLE, b"", message))
+        return _by_http(answer or StatisticsAnswer(503, json.dumps({"error": message}).encode()))
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _by_grpc(answer: StatisticsAnswer) -> bytes:
     """Return an answer in chunks with a trailer, from which HAProxy makes one of HTTP/2."""
     head = _HEAD.format("200 OK", "application/grpc", "transfer-encoding: chunked").encode()
     chunk = b"%x\r\n%b\r\n" % (len(answer.body), answer.body) if answer.body else b""
-    said = f"grpc-status: {answer.status}\r\n"
+    trailer = f"grpc-status: {answer.status}\r\n"
     if answer.said:
-        said += f"grpc-message: {quote(answer.said, safe=_PLAIN)}\r\n"
-    return head + chunk + b"0\r\n" + said.encode() + b"\r\n"
+        trailer += f"grpc-message: {quote(answer.said, safe=_PLAIN)}\r\n"
+    return head + chunk + b"0\r\n" + trailer.encode() + b"\r\n"

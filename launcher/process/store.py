@@ -80,8 +80,8 @@ class TableStore:
         mine = select(of.tenant, of.name, of.state).where(of.cluster == self._cluster)
         with reading(self._engine) as connection:
             connection.execute(_DEADLINE)
-            found = connection.execute(mine).all()
-        return {f"{row.tenant}/{row.name}": row.state for row in found}
+            rows = connection.execute(mine).all()
+        return {f"{row.tenant}/{row.name}": row.state for row in rows}
 
     def save(self, changed: Saved, ended: Collection[str]) -> None:
         """Keep these in place of what there was, and forget those that have ended."""

@@ -33,8 +33,8 @@ class CpuTimed(Generic[_Result]):
             try:
                 waits_for = step()
             except StopIteration as ended:
-                said: _Result = ended.value
-                return said
+                result: _Result = ended.value
+                return result
             finally:
                 self.cpu_s += time.thread_time() - begin_s
             try:
@@ -70,6 +70,6 @@ class TenantShare:
             begin_s = time.thread_time()
             return work(), time.thread_time() - begin_s
 
-        found, cpu_s = await asyncio.to_thread(measured)
+        result, cpu_s = await asyncio.to_thread(measured)
         self.has_taken(cpu_s)
-        return found
+        return result

@@ -159,11 +159,11 @@ async def turn(
     )
     if decided is None:
         return Turned(state, None, {}, (), {})
-    found, plan = decided
+    decision, plan = decided
     await runtime.apply(plan.routes.changes)
     unkept = _keep(runtime, plan.routes.routes)
     turned = await _ask_daemon(
-        daemon, _Turning(dict(found), plan, view.desired_slots_versions, now_s), left
+        daemon, _Turning(dict(decision), plan, view.desired_slots_versions, now_s), left
     )
     return replace(turned, unkept=unkept, requests=gateway.adapters)
 
@@ -230,13 +230,13 @@ class _Turning:
                 # What the daemon itself refused was not taken; after any other error it may
                 # have been.
                 if not isinstance(error, InvalidInputError):
-                    known = self.state[service.service]
-                    self.state[service.service] = after_silence(known, array, desired)
+                    service_state = self.state[service.service]
+                    self.state[service.service] = after_silence(service_state, array, desired)
             else:
                 self.answers[array] = answer
                 at = replace(desired, at_s=self.now_s())
-                known = self.state[service.service]
-                self.state[service.service] = after_answer(known, array, at, answer)
+                service_state = self.state[service.service]
+                self.state[service.service] = after_answer(service_state, array, at, answer)
         for array in service.retired:
             try:
                 await daemon.retire(array)
@@ -244,8 +244,8 @@ class _Turning:
                 self.failures[array] = error
             else:
                 self.retired.append(array)
-            known = self.state[service.service]
-            self.state[service.service] = after_retirement(known, array, self.now_s())
+            service_state = self.state[service.service]
+            self.state[service.service] = after_retirement(service_state, array, self.now_s())
 
     def ended(self) -> Turned:
         retired, left = tuple(self.retired), frozenset(self.left)
@@ -254,20 +254,20 @@ class _Turning:
 
 def _ask_all(replicas: Replicas, view: ViewAnswer, state: State) -> Answers:
     """Return what each replica that has not been verified yet has answered so far."""
-    found = [
+    found_slots = [
         (service, slot)
         for service in view.services
         if view.complete
         for slot in unverified(service, _known(state, service))
     ]
-    services = by_service(view) if found else {}
+    services = by_service(view) if found_slots else {}
     asked = {}
-    for service, slot in found:
+    for service, slot in found_slots:
         # One in doubt serves: it is told elsewhere which adapters to have, and waits for none.
         adapters: Mapping[str, str] = {}
         if not is_verified(slot, _known(state, service)):
-            known = state.get(key_of(service)) or ServiceState()
-            views, _ = unless_aborted(services[key_of(service)], known)
+            service_state = state.get(key_of(service)) or ServiceState()
+            views, _ = unless_aborted(services[key_of(service)], service_state)
             adapters = _adapters(service, views[-1])
         asked[service.array_job_id, slot.index] = _replica(service, slot, adapters)
     answers = replicas.look(asked.values())
@@ -281,8 +281,8 @@ def _adapters(service: ServiceView, newest: ServiceView) -> Mapping[str, str]:
 
 
 def _known(state: State, service: ServiceView) -> GenerationState:
-    known = state.get(key_of(service)) or ServiceState()
-    return known.generations.get(service.array_job_id) or GenerationState()
+    service_state = state.get(key_of(service)) or ServiceState()
+    return service_state.generations.get(service.array_job_id) or GenerationState()
 
 
 def _replica(service: ServiceView, slot: SlotView, adapters: Mapping[str, str]) -> Replica:
@@ -336,7 +336,7 @@ def _is_name(address: str) -> bool:
 async def _resolve(name: str) -> str:
     """Return the first IPv4 address, as the batch script does; "" while the name is unknown."""
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(name, None, family=2)
+        addresses = await asyncio.get_running_loop().getaddrinfo(name, None, family=2)
     except OSError:
         return ""
-    return str(found[0][4][0])
+    return str(addresses[0][4][0])

@@ -48,11 +48,11 @@ class TokenWatch:
     @property
     def loads(self) -> Mapping[str, ServersLoad]:
         """What replicas work on, by ``tenant/service``, where their engine says it."""
-        found = (
+        counted = (
             (key, servers_load(loads.values(), self._seen.get(key, CountsSeen())))
             for key, loads in self._loads.items()
         )
-        return {key: one for key, one in found if one is not None}
+        return {key: counts for key, counts in counted if counts is not None}
 
     def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over which replicas serve, and which services have an objective of tokens."""
@@ -69,13 +69,13 @@ class TokenWatch:
         )
         self._questions.forget_others(set(map(tenant_of, state)))
         timed = self._timed & self._replicas.keys()
-        self.counts = {key: one for key, one in self.counts.items() if key in timed}
-        self._seen = {key: one for key, one in self._seen.items() if key in self._replicas}
-        self._due_s = {key: one for key, one in self._due_s.items() if key in self._replicas}
-        self._before = {at: one for at, one in self._before.items() if self._is_there(at)}
-        self._counted = {at: one for at, one in self._counted.items() if self._is_there(at)}
+        self.counts = {key: count for key, count in self.counts.items() if key in timed}
+        self._seen = {key: counts for key, counts in self._seen.items() if key in self._replicas}
+        self._due_s = {key: at_s for key, at_s in self._due_s.items() if key in self._replicas}
+        self._before = {at: counts for at, counts in self._before.items() if self._is_there(at)}
+        self._counted = {at: counts for at, counts in self._counted.items() if self._is_there(at)}
         self._loads = {
-            key: {run: one for run, one in loads.items() if self._is_there((key, run))}
+            key: {run: load for run, load in loads.items() if self._is_there((key, run))}
             for key, loads in self._loads.items()
             if key in self._replicas
         }
@@ -119,14 +119,14 @@ class TokenWatch:
 
 
 def _added(total: TokenCounts | None, before: TokenCounts, now: TokenCounts) -> TokenCounts:
-    known = total or TokenCounts(0.0, 0.0, 0.0, None if now.requests is None else 0.0)
+    total_before = total or TokenCounts(0.0, 0.0, 0.0, None if now.requests is None else 0.0)
     requests = None
-    if known.requests is not None and now.requests is not None:
-        requests = known.requests + max(0.0, now.requests - (before.requests or 0.0))
+    if total_before.requests is not None and now.requests is not None:
+        requests = total_before.requests + max(0.0, now.requests - (before.requests or 0.0))
     return TokenCounts(
-        known.first_s + now.first_s - before.first_s,
-        known.tokens + now.tokens - before.tokens,
-        known.token_s + max(0.0, now.token_s - before.token_s),
+        total_before.first_s + now.first_s - before.first_s,
+        total_before.tokens + now.tokens - before.tokens,
+        total_before.token_s + max(0.0, now.token_s - before.token_s),
         requests,
-        added_bins(known.firsts, counted_since(before.firsts, now.firsts)),
+        added_bins(total_before.firsts, counted_since(before.firsts, now.firsts)),
     )

@@ -91,9 +91,9 @@ class _Model:
             while True:
                 if request == before:
                     await asyncio.sleep(POLL_S)
-                said = await self._server.answer(self._session, request)
+                answer = await self._server.answer(self._session, request)
                 try:
-                    before, request = request, steps.send(said)
+                    before, request = request, steps.send(answer)
                 except StopIteration as done:
                     loaded: LoadedModel = done.value
                     return loaded
@@ -125,19 +125,19 @@ class _Load:
         self, requests: Sequence[Request], window_s: float
     ) -> Sequence[MeasuredWindow]:
         """Return the windows after one that warms up: until steady, ``WINDOWS`` at most."""
-        found: list[MeasuredWindow] = []
+        measured_windows: list[MeasuredWindow] = []
         try:
             async with asyncio.TaskGroup() as group:
                 for request in requests:
                     group.create_task(self._send(request))
                 await self._window(window_s)
-                while len(found) < WINDOWS and not is_steady(found):
-                    found.append(await self._window(window_s))
+                while len(measured_windows) < WINDOWS and not is_steady(measured_windows):
+                    measured_windows.append(await self._window(window_s))
                 # Each sender ends with its answer: the server has nothing left at the next point.
                 self._is_going = False
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        return found
+        return measured_windows
 
     async def _window(self, seconds: float) -> MeasuredWindow:
         """Measure from one answer to the first after ``seconds``: so counts need no rounding."""
@@ -175,15 +175,15 @@ async def _measure(
 async def _point(model: _Model, batch: int, window_s: float) -> Point:
     try:
         loaded = await model.loaded()
-        found = []
+        measured_windows = []
         for each in LOADS:
             requests = _requests(loaded, batch, each * model.processes)
-            found.append(await model.windows(requests, window_s))
+            measured_windows.append(await model.windows(requests, window_s))
     except CannotError as error:
         if isinstance(error, BrokenError):
             model.start_anew()
         return failed(batch, model.processes, str(error))
-    return measured(batch, model.processes, *found)
+    return measured(batch, model.processes, *measured_windows)
 
 
 def _requests(loaded: LoadedModel, batch: int, count: int) -> Sequence[Request]:
@@ -193,8 +193,8 @@ def _requests(loaded: LoadedModel, batch: int, count: int) -> Sequence[Request]:
         raise CannotError(str(error)) from None
 
 
-async def _tell(found: AsyncIterator[Message]) -> None:
-    async for message in found:
+async def _tell(messages: AsyncIterator[Message]) -> None:
+    async for message in messages:
         sys.stdout.write(message_text(message))
         sys.stdout.flush()
 
@@ -205,21 +205,21 @@ def _data(work: ProfileTask | TokenTask) -> str | None:
 
 def main(work_json: str, socket: str, identity: str, file: str, engine: str) -> None:
     """Measure everything; raises SystemExit if there is no server to measure it with."""
-    found = ENGINES[engine]
-    server = JobServer(found, socket, identity, Path(file))
+    chosen_engine = ENGINES[engine]
+    server = JobServer(chosen_engine, socket, identity, Path(file))
     work: ProfileTask | TokenTask
-    if isinstance(found, MeasuredEngine):
+    if isinstance(chosen_engine, MeasuredEngine):
         work = ProfileTask.model_validate_json(work_json)
-        telling = _measure(work, found, _data(work), server)
-    elif isinstance(found, PromptedEngine):
+        telling = _measure(work, chosen_engine, _data(work), server)
+    elif isinstance(chosen_engine, PromptedEngine):
         work = TokenTask.model_validate_json(work_json)
-        telling = token_points(work, found, _data(work), server)
+        telling = token_points(work, chosen_engine, _data(work), server)
     else:
-        sys.exit(f"Models of {found.title} can't be measured.")
+        sys.exit(f"Models of {chosen_engine.title} can't be measured.")
     try:
         asyncio.run(_tell(telling))
     except NoServerError:
-        sys.exit(f"{found.title} did not start.")
+        sys.exit(f"{chosen_engine.title} did not start.")
 
 
 if __name__ == "__main__":

@@ -79,9 +79,9 @@ def output_file(directory: Path, job_id: int) -> Path:
 def look(job: ProfileJob, view: JobView | None) -> Progress:
     """Return how far a job is, by what it has printed so far and what Slurm says."""
     text = _text(job.output)
-    found = tuple(messages(text))
-    begun = [one for one in found if isinstance(one, Begun)]
-    points = tuple(explained([point for point in found if isinstance(point, Point)], text))
+    all_messages = tuple(messages(text))
+    begun = [message for message in all_messages if isinstance(message, Begun)]
+    points = tuple(explained([point for point in all_messages if isinstance(point, Point)], text))
     return Progress(job, view, begun[-1] if begun else None, points[: job.points])
 
 
@@ -113,9 +113,9 @@ async def follow(
         now_s = clock.time()
         seen = [look(job, (views or {}).get(job.job_id)) for job in jobs]
         tell(seen)
-        for one in seen:
-            if views is not None and has_ended(one.view):
-                ended_s.setdefault(one.job.job_id, now_s)
+        for task in seen:
+            if views is not None and has_ended(task.view):
+                ended_s.setdefault(task.job.job_id, now_s)
         late = {job_id for job_id, at_s in ended_s.items() if now_s - at_s >= _FILE_PATIENCE_S}
         if all(progress.is_complete or progress.job.job_id in late for progress in seen):
             break
@@ -128,13 +128,13 @@ async def _views(
 ) -> Mapping[int, JobView] | None:
     """Ask Slurm for the jobs, by job id; None while Slurm has not answered yet."""
     try:
-        found = await slurm.tasks([job.job_id for job in jobs])
+        tasks = await slurm.tasks([job.job_id for job in jobs])
     except UnreachableError:
         return before
     except OutsideError:
         # Slurm has forgotten the only job that was asked for.
-        found = ()
-    return {view.job_id: view for view in found}
+        tasks = ()
+    return {view.job_id: view for view in tasks}
 
 
 def has_ended(view: JobView | None) -> bool:

@@ -71,8 +71,8 @@ class JobServer:
 
     async def _is_ours(self, session: ClientSession, asked: Request) -> bool:
         with suppress(CannotError, *_NO_ANSWER):
-            said = await self.answer(session, asked)
-            return self._engine.identified(said, self._identity).probe is Probe.OURS
+            body = await self.answer(session, asked)
+            return self._engine.identified(body, self._identity).probe is Probe.OURS
         return False
 
     async def answer(self, session: ClientSession, request: Request) -> bytes:
@@ -87,10 +87,10 @@ async def answered(session: ClientSession, request: Request, title: str) -> byte
     if answer.status == _OK:
         return body
     try:
-        said = str(json.loads(body)["error"])
+        message = str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
-        said = f"{title} answers {answer.status}"
-    raise refusal(answer.status, said)
+        message = f"{title} answers {answer.status}"
+    raise refusal(answer.status, message)
 
 
 @asynccontextmanager
@@ -106,9 +106,9 @@ async def requested(session: ClientSession, request: Request) -> AsyncIterator[C
         yield answer
 
 
-def refusal(status: int, said: str) -> CannotError:
+def refusal(status: int, message: str) -> CannotError:
     """Return BrokenError if the server has failed, CannotError if it has refused the request."""
-    return (BrokenError if status >= _FAILED else CannotError)(said)
+    return (BrokenError if status >= _FAILED else CannotError)(message)
 
 
 @asynccontextmanager

@@ -142,20 +142,20 @@ class _Load:
         Ends after twice ``seconds``, with those that there are then; the requests in flight are
         given up.
         """
-        found: list[TokenWindow] = []
+        token_windows: list[TokenWindow] = []
         try:
             async with asyncio.TaskGroup() as group:
                 senders = [group.create_task(self._send()) for _ in range(concurrency)]
                 with suppress(TimeoutError):
                     async with asyncio.timeout(2 * work.seconds):
                         await self._window(work.window_s, concurrency)
-                        while len(found) < WINDOWS and not is_steady(found):
-                            found.append(await self._window(work.window_s, concurrency))
+                        while len(token_windows) < WINDOWS and not is_steady(token_windows):
+                            token_windows.append(await self._window(work.window_s, concurrency))
                 for sender in senders:
                     sender.cancel()
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        return found
+        return token_windows
 
     async def _window(self, seconds: float, answers: int) -> TokenWindow:
         """Measure from one answer to another: of so many ``seconds`` and ``answers`` at least."""

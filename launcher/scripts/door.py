@@ -52,9 +52,9 @@ class Half(asyncio.Protocol):
     other: "Half"
     transport: asyncio.Transport
 
-    def __init__(self, there: "set[Half]") -> None:
+    def __init__(self, halves: "set[Half]") -> None:
         """``there`` has all halves that are open."""
-        self._there = there
+        self._there = halves
 
     @property
     def is_open(self) -> bool:

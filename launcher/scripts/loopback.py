@@ -47,11 +47,11 @@ async def lead(path: str, port: int) -> None:
 
     async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there, back = await asyncio.open_connection("127.0.0.1", port)
+            writer_there, back = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
             writer.close()
             return
-        await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
+        await asyncio.gather(_pass_on(reader, back), _pass_on(writer_there, writer))
 
     server = await asyncio.start_unix_server(join, path, backlog=_BACKLOG)
     async with server:

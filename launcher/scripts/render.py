@@ -234,9 +234,9 @@ class Owners:
     def options(self) -> str:
         """The options of ``slicewise gateway render`` for these, each after a blank."""
         return "".join(
-            f" --{one.name.replace('_', '-')} {value}"
-            for one in fields(self)
-            if (value := getattr(self, one.name))
+            f" --{field.name.replace('_', '-')} {value}"
+            for field in fields(self)
+            if (value := getattr(self, field.name))
         )
 
 

@@ -42,12 +42,12 @@ def require_adapters(spec: ServiceSpec) -> tuple[str, ...]:
     notes, problems = list[str](), list[str]()
     for name, path in spec.adapters:
         directory = Path(spec.model_repository) / path
-        there = entries(directory)
-        config = _config(directory / CONFIG) if CONFIG in there else {}
+        entries_there = entries(directory)
+        config = _config(directory / CONFIG) if CONFIG in entries_there else {}
         wrong = (
             [f"{CONFIG} is no JSON object"]
             if config is None
-            else list(adapter_problems(there, config, spec.largest_rank))
+            else list(adapter_problems(entries_there, config, spec.largest_rank))
         )
         problems += [f"{name} ({directory}): {', '.join(wrong)}"] if wrong else []
         if config and (base := other_base(config, spec.model)):
@@ -63,7 +63,7 @@ def _config(path: Path) -> Mapping[str, object] | None:
     """Read a configuration; None if it is none."""
     try:
         with open_file(path) as file:
-            found = json.loads(file.read(_MOST_BYTES + 1))
+            config = json.loads(file.read(_MOST_BYTES + 1))
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return config if isinstance(config, dict) else None

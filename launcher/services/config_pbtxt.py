@@ -23,8 +23,8 @@ def parse_config(text: str) -> Mapping[str, Any]:
     except ParseError as error:
         # Its last part repeats the line, whatever its length.
         raise ValueError(f"{error}"[:_MOST_TEXT]) from None
-    found: Mapping[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
-    return found
+    message_fields: Mapping[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
+    return message_fields
 
 
 _MOST_TEXT = 200

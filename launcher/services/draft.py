@@ -116,18 +116,18 @@ def draft(repository: Path, chosen: DraftChoice) -> Draft:
     """
     name, model = _choice(repository, chosen.model)
     engine = ENGINES[name]
-    found = repository_needs(engine, repository, 1, {model: chosen.model_file})
-    needs = found[model]
+    needs_by_model = repository_needs(engine, repository, 1, {model: chosen.model_file})
+    needs = needs_by_model[model]
     require_choice(needs)
-    keys = _keys(repository.absolute(), name, chosen, found, needs)
+    keys = _keys(repository.absolute(), name, chosen, needs_by_model, needs)
     spec = service_spec({key: value for key, (value, _) in keys.items()})
     lines = (f"{_line(key, value)}{note and f'  # {note}'}" for key, (value, note) in keys.items())
     head = (
         "# All keys: slicewise service schema. What it would do: slicewise service apply --dry-run"
     )
     text = "\n".join((head, "[service]", *lines, ""))
-    loaded = found.values() if engine.loads_all else (needs,)
-    problems = (f"{one.name}: {said}" for one in loaded for said in one.problems)
+    loaded = needs_by_model.values() if engine.loads_all else (needs,)
+    problems = (f"{report.name}: {problem}" for report in loaded for problem in report.problems)
     return Draft(spec, engine.title, text, tuple(problems))
 
 
@@ -135,15 +135,19 @@ def _choice(repository: Path, model: str) -> tuple[str, str]:
     """Return the engine and name of the model that is named, else of the only one that no other
     model runs.
     """
-    there = directories(repository)
-    kinds = {path.name: kind for path in there if (kind := engine_name_of(path))}
-    found = (repository_needs(ENGINES[key], repository, gpus=1) for key in set(kinds.values()))
-    parts = {part for needs in found for need in needs.values() for part in need.parts}
+    entries_there = directories(repository)
+    kinds = {path.name: kind for path in entries_there if (kind := engine_name_of(path))}
+    by_engine = (repository_needs(ENGINES[key], repository, gpus=1) for key in set(kinds.values()))
+    parts = {part for needs in by_engine for need in needs.values() for part in need.parts}
     choice = [model] if model else [name for name in kinds if name not in parts]
     if len(choice) == 1 and choice[0] in kinds:
         return kinds[choice[0]], choice[0]
     what = f"no model {model!r}" if model else f"{len(choice) or 'no'} models to choose from"
-    unknown = [repository / model] if model else [path for path in there if path.name not in kinds]
+    unknown = (
+        [repository / model]
+        if model
+        else [path for path in entries_there if path.name not in kinds]
+    )
     lies = "" if kinds and not model else listed(tuple(map(_described, unknown)))
     raise InvalidInputError(
         Code.USAGE,
@@ -167,7 +171,9 @@ def _where(repository: Path, models: Sequence[str]) -> str:
         return f"It is a model itself: name the directory above it, and --model {name}."
     if inner := _below(repository):
         return f"One is deeper: name {inner.parent.absolute()}, and --model {inner.name}."
-    layouts = dict.fromkeys(f"{one.model_layout} ({one.title})" for one in ENGINES.values())
+    layouts = dict.fromkeys(
+        f"{engine.model_layout} ({engine.title})" for engine in ENGINES.values()
+    )
     return f"A repository has one directory for each model: {'; '.join(layouts)}."
 
 
@@ -189,10 +195,12 @@ def _keys(
     repository: Path,
     engine: str,
     chosen: DraftChoice,
-    found: Mapping[str, ModelNeeds],
+    needs_by_model: Mapping[str, ModelNeeds],
     needs: ModelNeeds,
 ) -> Keys:
-    has_sequences = any(found[key].has_sequences for key in _with_parts(found, needs))
+    has_sequences = any(
+        needs_by_model[key].has_sequences for key in _with_parts(needs_by_model, needs)
+    )
     keys: Keys = {
         "name": (chosen.name or _name(needs.name), ""),
         "tenant": (chosen.tenant, ""),
@@ -216,7 +224,7 @@ def _keys(
         size = sum(
             map(_size, (repository / needs.name / file for file in needs.files))
             if not ENGINES[engine].loads_all
-            else (_bytes(repository / one) for one in (needs.name, *needs.parts))
+            else (_bytes(repository / part) for part in (needs.name, *needs.parts))
         )
         has_figures = isinstance(ENGINES[engine], MeasuredEngine | PromptedEngine)
         by = "; slicewise profile measures it" if has_figures else ""
@@ -233,19 +241,19 @@ def _measured_keys(measured: MeasuredModels, model: str, engine: Engine) -> Keys
     With an objective the number of requests at a time is learnt, from what was measured on, unless
     the engine would have fewer slots then than were measured.
     """
-    found = measured.cheapest(model)
-    cost = f"measured: {slice_hours(found.millislice_s)} slice-hours per million output tokens"
-    concurrency: Keys = {"concurrency": (found.row.batch, "as measured")}
-    rows = [row for row in measured.rows if (row.model, row.type) == (model, found.row.type)]
+    cheapest = measured.cheapest(model)
+    cost = f"measured: {slice_hours(cheapest.millislice_s)} slice-hours per million output tokens"
+    concurrency: Keys = {"concurrency": (cheapest.row.batch, "as measured")}
+    rows = [row for row in measured.rows if (row.model, row.type) == (model, cheapest.row.type)]
     most, figures = max(row.batch for row in rows), measured_text(rows, measured.day)
     has_slots = not isinstance(engine, SlottedEngine) or engine.slots >= most
     if figures and measured.objective.keys and has_slots:
         concurrency = {
-            "concurrency": (AUTO, f"learnt from what was measured on: {found.row.batch} there"),
+            "concurrency": (AUTO, f"learnt from what was measured on: {cheapest.row.batch} there"),
             "measured": (figures, ""),
         }
     return {
-        "profile": (found.row.type, cost),
+        "profile": (cheapest.row.type, cost),
         **concurrency,
         **{name: (bound, "") for name, bound in measured.objective.keys.items()},
     }
@@ -264,8 +272,8 @@ def _concurrency(needs: ModelNeeds, *, has_sequences: bool) -> tuple[int | str, 
     return needs.instances, "as many as the model has instances"
 
 
-def _with_parts(found: Mapping[str, ModelNeeds], needs: ModelNeeds) -> Iterable[str]:
-    return (one for one in (needs.name, *needs.parts) if one in found)
+def _with_parts(needs_by_model: Mapping[str, ModelNeeds], needs: ModelNeeds) -> Iterable[str]:
+    return (part for part in (needs.name, *needs.parts) if part in needs_by_model)
 
 
 def _need_gib(size: int) -> float:

@@ -133,13 +133,13 @@ def _require_slot(view: ServiceView, slot: int) -> int:
 
 def _written(view: ServiceView) -> Mapping[int, float]:
     """Return when each log was last written, by slot."""
-    found: dict[int, float] = {}
+    modified_s: dict[int, float] = {}
     for slot in view.slots:
         try:
-            found[slot.index] = log_file(view, slot.index).stat().st_mtime
+            modified_s[slot.index] = log_file(view, slot.index).stat().st_mtime
         except OSError:
             continue
-    return found
+    return modified_s
 
 
 def _no_logs(view: ServiceView, why: str) -> InvalidInputError:
@@ -240,12 +240,12 @@ def _time_s(text: bytes, engine: Engine) -> float | None:
 def _tail(path: Path, count: int) -> tuple[list[bytes], int]:
     with open_file(path) as file:
         start = end = file.seek(0, os.SEEK_END)
-        found = b""
-        while start and found.count(b"\n") <= count and len(found) < _MOST_BYTES:
+        text = b""
+        while start and text.count(b"\n") <= count and len(text) < _MOST_BYTES:
             step = min(_CHUNK_BYTES, start)
             start = file.seek(start - step)
-            found = file.read(step) + found
-    lines = found.removesuffix(b"\n").split(b"\n") if found else []
+            text = file.read(step) + text
+    lines = text.removesuffix(b"\n").split(b"\n") if text else []
     return lines[-count:] if count else [], end
 
 
@@ -304,8 +304,8 @@ def why_it_failed(view: ServiceView, index: int) -> str:
 
 def last_line(view: ServiceView, index: int) -> str:
     """Return the last line that a slot's current run has written; "" as ``why_it_failed`` does."""
-    said = [line for line in _last_run(view, index) if not _NOTICE.match(line)]
-    return engine_of(view.directives).log_message(said[-1])[:_LINE_LENGTH] if said else ""
+    lines = [line for line in _last_run(view, index) if not _NOTICE.match(line)]
+    return engine_of(view.directives).log_message(lines[-1])[:_LINE_LENGTH] if lines else ""
 
 
 def _last_run(view: ServiceView, index: int) -> list[str]:

@@ -46,12 +46,12 @@ def choose(name: str, services: Iterable[str]) -> str:
 
     Raises InvalidInputError: SW-SERVICE-UNKNOWN, SW-USAGE.
     """
-    known, name = sorted(set(services)), account_name(name)
-    found = [service for service in known if name in {service, service.partition("/")[2]}]
-    if len(found) == 1:
-        return found[0]
-    listed = ", ".join(known) or "none"
-    if not found:
+    keys, name = sorted(set(services)), account_name(name)
+    matches = [service for service in keys if name in {service, service.partition("/")[2]}]
+    if len(matches) == 1:
+        return matches[0]
+    listed = ", ".join(keys) or "none"
+    if not matches:
         raise InvalidInputError(
             Code.SERVICE_UNKNOWN, f"There is no service {name!r}.", f"You may see: {listed}."
         )

@@ -61,8 +61,8 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
             f"model_file: {engine.title} serves all of a model's directory.",
             "Leave it out.",
         )
-    found = _spec_needs(spec)
-    needs = found[spec.model]
+    needs_by_model = _spec_needs(spec)
+    needs = needs_by_model[spec.model]
     if needs.problems:
         raise InvalidInputError(
             Code.SERVICE_MODEL,
@@ -77,16 +77,23 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
             "sees nothing else.",
             f"Copy what the links lead to there, or name a directory above both. {_SKIP}",
         )
-    broken = {name: one for name, one in found.items() if one.problems}
+    broken = {
+        name: model_needs for name, model_needs in needs_by_model.items() if model_needs.problems
+    }
     if broken and engine.loads_all:
-        said = "; ".join(f"{name}: {', '.join(one.problems)}" for name, one in broken.items())
+        problems = "; ".join(
+            f"{name}: {', '.join(needs_of_model.problems)}"
+            for name, needs_of_model in broken.items()
+        )
         raise InvalidInputError(
             Code.SERVICE_MODEL,
             f"A server that can't load each model of its repository ends; beside {spec.model} "
-            f"there is {said}.",
+            f"there is {problems}.",
             f"Correct it, or give {spec.model} a repository of its own. {_SKIP}",
         )
-    keep_state = [one for one in (spec.model, *needs.parts) if found[one].has_sequences]
+    keep_state = [
+        model for model in (spec.model, *needs.parts) if needs_by_model[model].has_sequences
+    ]
     if keep_state and spec.max_replicas > 1 and spec.session_affinity == "none":
         raise InvalidInputError(
             Code.SERVICE,
@@ -101,7 +108,9 @@ def _outside(repository: Path, needs: ModelNeeds) -> tuple[str, ...]:
     """Return the model's files that are links to somewhere else."""
     root = os.path.realpath(repository)
     real = {file: os.path.realpath(repository / needs.name / file) for file in needs.files}
-    return tuple(one for one, path in real.items() if not path.startswith(f"{root}{os.sep}"))
+    return tuple(
+        version for version, path in real.items() if not path.startswith(f"{root}{os.sep}")
+    )
 
 
 def model_needs(spec: ServiceSpec) -> ModelNeeds:
@@ -127,8 +136,8 @@ def require_choice(needs: ModelNeeds) -> None:
 
 def engine_name_of(model: Path) -> str | None:
     """Return the name of the first engine that takes a directory for a model; None if none does."""
-    there = entries(model)
-    return next((name for name, engine in ENGINES.items() if engine.is_model(there)), None)
+    entries_there = entries(model)
+    return next((name for name, engine in ENGINES.items() if engine.is_model(entries_there)), None)
 
 
 def repository_needs(
@@ -142,8 +151,12 @@ def repository_needs(
         directory.name: model_files(engine, directory, chosen.get(directory.name, ""))
         for directory in directories(repository)
     }
-    found = {name: engine.model_needs(files, models, gpus) for name, files in models.items()}
-    return {name: _without_pointers(repository / name, needs) for name, needs in found.items()}
+    needs_by_model = {
+        name: engine.model_needs(files, models, gpus) for name, files in models.items()
+    }
+    return {
+        name: _without_pointers(repository / name, needs) for name, needs in needs_by_model.items()
+    }
 
 
 def _without_pointers(directory: Path, needs: ModelNeeds) -> ModelNeeds:
@@ -217,29 +230,29 @@ def _find_s(time_ns: int) -> str:
 
 def model_files(engine: Engine, directory: Path, chosen: str = "") -> ModelFiles:
     """Read a model's directory, its configuration and the index of its weights."""
-    there = entries(directory)
+    entries_there = entries(directory)
     versions = {
-        one.name: entries(one)
-        for one in directories(directory)
-        if one.name.isascii() and one.name.isdecimal()
+        version_directory.name: entries(version_directory)
+        for version_directory in directories(directory)
+        if version_directory.name.isascii() and version_directory.name.isdecimal()
     }
     index = next(
         (
             _index(directory / model_index)
             for model_index in engine.model_indexes
-            if model_index in there
+            if model_index in entries_there
         ),
         None,
     )
     config, trouble = None, ""
-    if engine.model_config in there:
+    if engine.model_config in entries_there:
         try:
             config = _config(directory / engine.model_config)
         except OSError as error:
             trouble = str(error.strerror)
         except ValueError as error:
             trouble = str(error)
-    return ModelFiles(directory.name, there, versions, config, trouble, index, chosen)
+    return ModelFiles(directory.name, entries_there, versions, config, trouble, index, chosen)
 
 
 def _index(path: Path) -> ModelIndex:
@@ -257,10 +270,10 @@ def _indexed(path: Path) -> tuple[str, ...]:
     weights = _json_object(path).get("weight_map")
     if not isinstance(weights, dict) or not weights:
         raise ValueError("it has no weight_map")
-    for one in weights.values():
-        if not isinstance(one, str) or _INDEXED.fullmatch(one) is None:
+    for weight in weights.values():
+        if not isinstance(weight, str) or _INDEXED.fullmatch(weight) is None:
             raise ValueError(
-                f"its weight_map names {one!r:.80}, which is no .safetensors beside it"
+                f"its weight_map names {weight!r:.80}, which is no .safetensors beside it"
             )
     return tuple(sorted(set(weights.values())))
 
@@ -274,12 +287,12 @@ def _json_object(path: Path) -> Mapping[str, object]:
     if sum(map(text.count, (b"[", b"{", b","))) > _MOST_INDEX_PARTS:
         raise ValueError(f"it has more than {_MOST_INDEX_PARTS} entries")
     try:
-        said = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError("it is no JSON") from None
-    if not isinstance(said, dict):
+    if not isinstance(content, dict):
         raise ValueError("it is no JSON object")  # noqa: TRY004
-    return said
+    return content
 
 
 def _config(path: Path) -> Mapping[str, object]:
@@ -305,23 +318,23 @@ def entries(directory: Path) -> frozenset[str]:
     A link that leads nowhere is nothing: downloads keep weights elsewhere, and link to them.
     """
     return frozenset(
-        f"{one.name}{'/' * _is_directory(one)}" for one in _inside(directory) if _is_there(one)
+        f"{path.name}{'/' * _is_directory(path)}" for path in _inside(directory) if _is_there(path)
     )
 
 
 def description(directory: Path) -> str:
     """Say what lies in a directory that no engine takes for a model."""
-    there = entries(directory)
-    if not there:
+    entries_there = entries(directory)
+    if not entries_there:
         return "nothing, or nothing that you may see"
-    many = Counter(PurePath(one).suffix or one for one in there)
+    many = Counter(PurePath(entry).suffix or entry for entry in entries_there)
     kinds = [f"{count} {kind}" if count > 1 else kind for kind, count in many.most_common()]
-    return listed(kinds) if len(there) > _FEW else listed(sorted(there))
+    return listed(kinds) if len(entries_there) > _FEW else listed(sorted(entries_there))
 
 
 def directories(directory: Path) -> tuple[Path, ...]:
     """Return the directories in a directory, by name."""
-    return tuple(sorted(one for one in _inside(directory) if _is_directory(one)))
+    return tuple(sorted(path for path in _inside(directory) if _is_directory(path)))
 
 
 def _is_directory(entry: Path) -> bool:

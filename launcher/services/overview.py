@@ -272,9 +272,9 @@ async def observe(settings: Settings) -> tuple[ServiceObservation, ...]:
     daemon = DaemonClient(settings.daemon)
     view = await whole_view(daemon)
     hidden = (PermissionError, FileNotFoundError) if daemon.is_remote else (PermissionError,)
-    known = view.model_copy(update={"services": tuple(map(_with_logs, view.services))})
+    joined_view = view.model_copy(update={"services": tuple(map(_with_logs, view.services))})
     gateway = await _gateway(settings, hidden)
-    return join(known, gateway, settings.gateway.url, last_line=last_line)
+    return join(joined_view, gateway, settings.gateway.url, last_line=last_line)
 
 
 def _with_logs(view: ServiceView) -> ServiceView:
@@ -283,10 +283,10 @@ def _with_logs(view: ServiceView) -> ServiceView:
     What everybody can see says only that they failed.
     """
     slots = (
-        one.model_copy(update={"last_failure": f"{one.last_failure}: {why}"})
-        if one.last_failure and (why := why_it_failed(view, one.index))
-        else one
-        for one in view.slots
+        slot.model_copy(update={"last_failure": f"{slot.last_failure}: {why}"})
+        if slot.last_failure and (why := why_it_failed(view, slot.index))
+        else slot
+        for slot in view.slots
     )
     return view.model_copy(update={"slots": tuple(slots)})
 
@@ -456,8 +456,8 @@ _STATES: Mapping[str, State] = {"held": "held", "gone": "gone", "ending": "drain
 
 
 def _state(view: ServiceView, slot: SlotView, backend: Backend | None, look: _Look) -> State:
-    if (known := _STATES.get(slot.state)) is not None:
-        return known
+    if (words := _STATES.get(slot.state)) is not None:
+        return words
     place = (view.array_job_id, slot.index)
     if look.gateway is None:
         return _told_state(place, slot, look.report)

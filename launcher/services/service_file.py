@@ -71,7 +71,7 @@ def require_model(spec: ServiceSpec) -> None:
             for directory in directories(repository)
             if engine.is_model(entries(directory))
         )
-        there = [one.name for one in models]
+        names = [model.name for model in models]
         if engine.is_model(entries(repository)):
             raise _no_model(
                 f"model_repository: {repository} is a model; write the directory above it, "
@@ -79,7 +79,7 @@ def require_model(spec: ServiceSpec) -> None:
             )
         raise _no_model(
             f"model: {repository} holds no model {spec.model!r} ({engine.model_layout}); "
-            f"models there: {listed(there) or 'none'}"
+            f"models there: {listed(names) or 'none'}"
         )
 
 

@@ -78,11 +78,11 @@ def _ended(waiting: Waiting, seen: ServiceObservation | None) -> OutsideError:
     array = waiting.array_job_id
     if seen is None:
         return OutsideError(Code.SERVICE_FAILING, f"{waiting.service} has ended.")
-    said = f": {seen.note}" if seen.note else ""
+    note = f": {seen.note}" if seen.note else ""
     return OutsideError(
         Code.SERVICE_FAILING,
         f"Array job {array} of {waiting.service} has ended, and {seen.array_job_id} before it "
-        f"stays{said}.",
+        f"stays{note}.",
         f"See: slicewise service history {seen.name}; its logs are "
         f"{logs_of(seen.name)}/{array}_SLOT.log where it was applied",
     )
@@ -91,13 +91,13 @@ def _ended(waiting: Waiting, seen: ServiceObservation | None) -> OutsideError:
 def _fails(seen: ServiceObservation) -> OutsideError:
     if seen.is_ending:
         return OutsideError(Code.SERVICE_FAILING, f"{seen.service} is being deleted.")
-    said = f": {seen.note}" if seen.note else ""
+    note = f": {seen.note}" if seen.note else ""
     written = next(
         (replica.why for replica in seen.in_state("held", seen.array_job_id) if replica.why), ""
     )
     return OutsideError(
         Code.SERVICE_FAILING,
-        f"{seen.service} does not start{said}.{written and f' {written}'}",
+        f"{seen.service} does not start{note}.{written and f' {written}'}",
         f"See: slicewise service logs {seen.name}",
     )
 
@@ -145,8 +145,8 @@ def last_log_line(seen: ServiceObservation | None) -> str:
     """Return the last line that a replica that starts has written, with its name; "" if none."""
     replicas = seen.in_state("starting") if seen is not None else ()
     lines = (
-        f"{one.array_job_id}_{one.slot}: {one.last_log_line}"
-        for one in replicas
-        if one.last_log_line
+        f"{replica.array_job_id}_{replica.slot}: {replica.last_log_line}"
+        for replica in replicas
+        if replica.last_log_line
     )
     return next(lines, "")

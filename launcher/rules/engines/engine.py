@@ -345,7 +345,7 @@ class Engine(Protocol):
     def identity_path(self) -> str:
         """Path at which the server says who it is."""
 
-    def identified(self, said: bytes, identity: str) -> Answer:
+    def identified(self, body: bytes, identity: str) -> Answer:
         """Read the server's identity: OURS or STRANGER.
 
         Raises TypeError or ValueError if that is no answer of the engine.
@@ -355,7 +355,7 @@ class Engine(Protocol):
     def version_path(self) -> str:
         """Path at which the server says its version; "" if it does not."""
 
-    def version(self, said: bytes) -> str:
+    def version(self, body: bytes) -> str:
         """Read the version at that path.
 
         Raises TypeError or ValueError if that is no answer of the engine.
@@ -368,7 +368,7 @@ class Engine(Protocol):
         """Return the paths at which the server says what ``smallest_request`` must know."""
 
     def smallest_request(
-        self, model: str, said: Sequence[bytes], sequence_id: int
+        self, model: str, bodies: Sequence[bytes], sequence_id: int
     ) -> Request | None:
         """Build the smallest inference that the model accepts, from its ``model_paths``' answers.
 
@@ -376,7 +376,7 @@ class Engine(Protocol):
         engine, ValueError with a text for users if the model can't be asked.
         """
 
-    def failure(self, said: bytes) -> str:
+    def failure(self, body: bytes) -> str:
         """Return the words in the answer to a request that the server refuses."""
 
 
@@ -420,7 +420,7 @@ class TokenEngine(Engine, Protocol):
     def metrics_path(self) -> str:
         """Path of its metrics."""
 
-    def token_counts(self, said: bytes) -> TokenCounts:
+    def token_counts(self, body: bytes) -> TokenCounts:
         """Read the answer at ``metrics_path``.
 
         Raises TypeError or ValueError if it is no answer of the engine.
@@ -431,7 +431,7 @@ class TokenEngine(Engine, Protocol):
 class BatchingEngine(TokenEngine, Protocol):
     """One that also says how many requests it works on, and how full its cache is."""
 
-    def engine_load(self, said: bytes) -> EngineLoad:
+    def engine_load(self, body: bytes) -> EngineLoad:
         """Read the answer at ``metrics_path``.
 
         Raises TypeError or ValueError if it is no answer of the engine.
@@ -449,7 +449,7 @@ class AdapterEngine(Engine, Protocol):
     def adapters_path(self) -> str:
         """Path at which the server says which adapters it has."""
 
-    def loaded_adapters(self, said: bytes, service: str) -> Mapping[str, str]:
+    def loaded_adapters(self, body: bytes, service: str) -> Mapping[str, str]:
         """Read the answer at ``adapters_path``: paths by the adapters' names.
 
         ``service`` is the service's name without its tenant. Raises TypeError or ValueError if it
@@ -491,7 +491,7 @@ class CountedEngine(Engine, Protocol):
     def statistics_kind(self) -> Kind:
         """Which of these counts are added up."""
 
-    def counted(self, said: bytes) -> Counts:
+    def counted(self, body: bytes) -> Counts:
         """Read the answer at ``statistics_path``.
 
         Raises TypeError or ValueError if it is no answer of the engine.
@@ -555,17 +555,17 @@ class PromptedEngine(Engine, Protocol):
         (true: the answer takes just so many tokens).
         """
 
-    def has_text(self, said: bytes, /) -> bool:
+    def has_text(self, body: bytes, /) -> bool:
         """Whether a part of the answer has come.
 
         Raises TypeError or ValueError if it is no answer of the engine.
         """
 
-    def usage(self, said: bytes, /) -> TokenUsage | None:
+    def usage(self, body: bytes, /) -> TokenUsage | None:
         """Return what a whole stream took; None if it ended before it said so.
 
         Raises TypeError or ValueError if it is no answer of the engine.
         """
 
-    def stream_failure(self, said: bytes, /) -> str:
+    def stream_failure(self, body: bytes, /) -> str:
         """Return the words with which the server ended a stream early."""

@@ -28,14 +28,14 @@ def cause(lines: Sequence[str], engine: Engine) -> str:
         engine.log_message(line) for line in lines if line and not engine.log_notice.match(line)
     ]
     telling = [
-        one for one in said if not engine.log_harmless.match(one) and not _OF_THE_END.match(one)
+        line for line in said if not engine.log_harmless.match(line) and not _OF_THE_END.match(line)
     ]
-    raised = next((one for one in reversed(telling) if _EXCEPTION.match(one)), None)
+    raised = next((line for line in reversed(telling) if _EXCEPTION.match(line)), None)
     if raised is not None:
         shown = [raised, *_belonging(raised, lines, engine)]
     else:
         shown = (telling or said)[-_SHOWN:]
-    return " ".join(one.strip()[:_LENGTH] for one in shown)
+    return " ".join(line.strip()[:_LENGTH] for line in shown)
 
 
 def _belonging(raised: str, lines: Sequence[str], engine: Engine) -> Sequence[str]:

@@ -79,8 +79,8 @@ def is_too_old(title: str, version: str) -> bool:
 
     False for what is no version, such as of a build of one's own (``b0-unknown``).
     """
-    least, found = LEAST_VERSIONS.get(title), _VERSION.match(version)
-    numbers = tuple(map(int, found[1].split("."))) if found else ()
+    least, match = LEAST_VERSIONS.get(title), _VERSION.match(version)
+    numbers = tuple(map(int, match[1].split("."))) if match else ()
     return least is not None and any(numbers) and numbers < least.numbers
 
 

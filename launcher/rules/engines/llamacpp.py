@@ -33,8 +33,8 @@ _PROJECTOR = "LLAMA_ARG_MMPROJ"
 _BUILD = re.compile("b[0-9]+-")
 _LOG_MARK = re.compile(r"^([0-9.]+ )?([EWIDT] )?")
 _TOKEN_COUNTERS = tuple(
-    f"llamacpp:{one}_total"
-    for one in ("prompt_seconds", "tokens_predicted", "tokens_predicted_seconds")
+    f"llamacpp:{name}_total"
+    for name in ("prompt_seconds", "tokens_predicted", "tokens_predicted_seconds")
 )
 
 
@@ -125,16 +125,16 @@ class LlamaCpp(OpenAIEngine):
         reads_images = any(name.startswith(_PROJECTOR) for name, _ in spec.environment)
         return reads_images and spec.media_domains is None
 
-    def token_counts(self, said: bytes) -> TokenCounts:
+    def token_counts(self, body: bytes) -> TokenCounts:
         """Read llama-server's counters; it does not count requests."""
-        first_s, tokens, token_s = counters(said, _TOKEN_COUNTERS)
+        first_s, tokens, token_s = counters(body, _TOKEN_COUNTERS)
         return TokenCounts(first_s, tokens, token_s)
 
-    def engine_load(self, said: bytes) -> EngineLoad:
+    def engine_load(self, body: bytes) -> EngineLoad:
         """Read llama-server's gauges and counters; it says nothing of its cache."""
-        running, waiting = counters(said, _GAUGES)
-        found = figures(said, _TOKENS)
-        prompt, output = map(found.get, _TOKENS)
+        running, waiting = counters(body, _GAUGES)
+        numbers = figures(body, _TOKENS)
+        prompt, output = map(numbers.get, _TOKENS)
         counts = EngineCounts(prompt_tokens=prompt, output_tokens=output)
         return EngineLoad(running, waiting, counts=counts)
 
@@ -150,12 +150,12 @@ class LlamaCpp(OpenAIEngine):
         """Remove such as ``0.00.004.398 W ``."""
         return _LOG_MARK.sub("", line)
 
-    def identified(self, said: bytes, identity: str) -> Answer:
+    def identified(self, body: bytes, identity: str) -> Answer:
         """Look for the identity among the tags of the model."""
-        is_ours = any(identity in one.tags for one in _Models.parse(said).data)
+        is_ours = any(identity in card.tags for card in _Models.parse(body).data)
         return Answer(Probe.OURS if is_ours else Probe.STRANGER)
 
-    def version(self, said: bytes) -> str:
+    def version(self, body: bytes) -> str:
         """Read the number of its build, such as ``b12405-0a1b2c3``; nothing else counts up."""
-        build = _Props.parse(said).build_info
+        build = _Props.parse(body).build_info
         return build if _BUILD.match(build) else ""

@@ -27,35 +27,39 @@ def is_model(entries: frozenset[str]) -> bool:
 
 def model_needs(files: ModelFiles) -> ModelNeeds:
     """Return the model's files, and why llama.cpp can't load them."""
-    found = sorted(entry for entry in files.entries if entry.endswith(_SUFFIX))
-    models = _models(found)
+    files_found = sorted(entry for entry in files.entries if entry.endswith(_SUFFIX))
+    models = _models(files_found)
     if files.chosen:
         models = {
-            name: parts for name, parts in _models(found, "$^").items() if files.chosen in parts
+            name: parts
+            for name, parts in _models(files_found, "$^").items()
+            if files.chosen in parts
         }
     choices = tuple(parts[0] for parts in models.values()) if len(models) > 1 else ()
     if choices:
         problem = f"several models: {listed(choices)}; name one, model_file, or part them"
     elif files.chosen:
         problem = "" if models else f"model_file: no {files.chosen}"
-    elif found:
-        problem = "" if models else f"no weights beside {listed(found)}"
+    elif files_found:
+        problem = "" if models else f"no weights beside {listed(files_found)}"
     else:
         problem = f"no {_SUFFIX} file"
     if problem:
-        return ModelNeeds(files.name, files=tuple(found), problems=(problem,), choices=choices)
+        return ModelNeeds(
+            files.name, files=tuple(files_found), problems=(problem,), choices=choices
+        )
     (parts,) = models.values()
     problems = _problems(parts, files.chosen)
-    return ModelNeeds(files.name, files=tuple(parts), problems=problems, notes=_notes(found))
+    return ModelNeeds(files.name, files=tuple(parts), problems=problems, notes=_notes(files_found))
 
 
-def _models(found: Iterable[str], beside: str = BESIDE) -> dict[tuple[str, str], list[str]]:
+def _models(names: Iterable[str], beside: str = BESIDE) -> dict[tuple[str, str], list[str]]:
     """Return the files of each model, by its name and how many it says that there are."""
     models: dict[tuple[str, str], list[str]] = {}
-    for one in found:
-        if not re.search(beside, one, re.IGNORECASE):
-            part = _PART.fullmatch(one)
-            models.setdefault((part[1], part[3]) if part else (one, ""), []).append(one)
+    for name in names:
+        if not re.search(beside, name, re.IGNORECASE):
+            part = _PART.fullmatch(name)
+            models.setdefault((part[1], part[3]) if part else (name, ""), []).append(name)
     return models
 
 
@@ -68,14 +72,14 @@ def _problems(parts: Sequence[str], chosen: str) -> tuple[str, ...]:
         such = f"{name}-00001-of-{max(1, int(count)):05d}{_SUFFIX}"
         return (f"llama.cpp finds parts by names such as {such}",)
     wanted = [f"{name}-{number:05d}-of-{count}{_SUFFIX}" for number in range(1, int(count) + 1)]
-    if missing := [one for one in wanted if one not in set(parts)]:
+    if missing := [part for part in wanted if part not in set(parts)]:
         return (f"no {listed(missing)}",)
     if chosen and chosen != wanted[0]:
         return (f"model_file: {chosen} is no first part: say {wanted[0]}",)
     return ()
 
 
-def _notes(found: Iterable[str]) -> tuple[str, ...]:
-    projectors = [one for one in found if _PROJECTOR in one.lower()]
+def _notes(names: Iterable[str]) -> tuple[str, ...]:
+    projectors = [name for name in names if _PROJECTOR in name.lower()]
     closed = "is not loaded, so images are refused: environment may name its path, LLAMA_ARG_MMPROJ"
     return (f"{listed(projectors)} {closed}",) if projectors else ()

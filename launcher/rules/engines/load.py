@@ -46,12 +46,12 @@ _COUNTS = tuple(field.name for field in fields(EngineCounts))
 
 
 def _later(
-    known: float | None, before: float | None, now: float | None, keep: float
+    average: float | None, before: float | None, now: float | None, keep: float
 ) -> float | None:
     if now is None:
-        return known
+        return average
     more = max(0.0, now - before) if before is not None else 0.0
-    return min(keep * (known or 0.0) + more, _MOST)
+    return min(keep * (average or 0.0) + more, _MOST)
 
 
 @dataclass(frozen=True)
@@ -106,18 +106,18 @@ class CountsSeen:
 
 def servers_load(loads: Iterable[EngineLoad], seen: CountsSeen) -> ServersLoad | None:
     """Add up what replicas have said last; None if none has said anything."""
-    found = list(loads)
-    if not found:
+    engine_loads = list(loads)
+    if not engine_loads:
         return None
     lately = seen.lately
     hits = None
     if lately.prefix_cache_lookup_tokens and lately.prefix_cache_hit_tokens is not None:
         hits = min(1.0, lately.prefix_cache_hit_tokens / lately.prefix_cache_lookup_tokens)
     return ServersLoad(
-        min(round(sum(load.running for load in found)), _MOST),
-        min(round(sum(load.waiting for load in found)), _MOST),
-        max((load.kv_cache for load in found if load.kv_cache is not None), default=None),
+        min(round(sum(load.running for load in engine_loads)), _MOST),
+        min(round(sum(load.waiting for load in engine_loads)), _MOST),
+        max((load.kv_cache for load in engine_loads if load.kv_cache is not None), default=None),
         seen.total,
         hits,
-        len(found),
+        len(engine_loads),
     )

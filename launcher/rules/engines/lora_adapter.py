@@ -25,7 +25,7 @@ def adapter_problems(
     if (kind := config.get("peft_type", "LORA")) != "LORA":
         yield f"its peft_type is {kind!r:.60}, not LORA"
     ranks = [config.get("r"), *_patterns(config.get("rank_pattern"))]
-    numbers = [one for one in ranks if isinstance(one, int) and one > 0]
+    numbers = [rank for rank in ranks if isinstance(rank, int) and rank > 0]
     if len(numbers) < len(ranks):
         yield "its r is no positive whole number"
     elif max(numbers) > MOST_RANK:
@@ -47,5 +47,5 @@ def other_base(config: Mapping[str, object], model: str) -> str:
     return name[:100] if name and name.lower() != model.lower() else ""
 
 
-def _patterns(found: object) -> tuple[object, ...]:
-    return tuple(found.values()) if isinstance(found, Mapping) else ()
+def _patterns(value: object) -> tuple[object, ...]:
+    return tuple(value.values()) if isinstance(value, Mapping) else ()

@@ -18,16 +18,16 @@ _MOST_BUCKETS = 100
 _BOUND = re.compile(r'(?:^|,)le="([0-9.eE+-]{1,24}|\+Inf)"')
 
 
-def figures(said: bytes, names: Collection[str]) -> Mapping[str, float]:
+def figures(text: bytes, names: Collection[str]) -> Mapping[str, float]:
     """Return these metrics by name; those of several labels are added up.
 
     A metric that is missing, negative, no number, nearly 0 or beyond all that is counted is left
     out.
     """
-    found: dict[str, float] = {}
-    for name, _, value in _samples(said, names):
-        found[name] = found.get(name, 0.0) + value
-    return {name: value for name, value in found.items() if value <= _MOST}
+    sums: dict[str, float] = {}
+    for name, _, value in _samples(text, names):
+        sums[name] = sums.get(name, 0.0) + value
+    return {name: value for name, value in sums.items() if value <= _MOST}
 
 
 def _samples(said: bytes, names: Collection[str]) -> Iterator[tuple[str, str, float]]:
@@ -46,43 +46,44 @@ def _samples(said: bytes, names: Collection[str]) -> Iterator[tuple[str, str, fl
             yield name, head[len(name) + 1 :], value
 
 
-def counters(said: bytes, names: Sequence[str]) -> list[float]:
+def counters(text: bytes, names: Sequence[str]) -> list[float]:
     """Return these metrics in their order; raises ValueError if one is missing."""
-    found = figures(said, names)
+    by_name = figures(text, names)
     try:
-        return [found[name] for name in names]
+        return [by_name[name] for name in names]
     except KeyError as error:
         raise ValueError(f"no {error}") from None
 
 
-def share(said: bytes, name: str) -> float | None:
+def share(text: bytes, name: str) -> float | None:
     """Return the largest of a metric's figures of several labels, if all are shares; else None."""
-    found = [value for _, _, value in _samples(said, {name})]
-    return max(found, default=None) if all(one <= 1 for one in found) else None
+    shares = [value for _, _, value in _samples(text, {name})]
+    return max(shares, default=None) if all(value <= 1 for value in shares) else None
 
 
-def token_counts(said: bytes, prefix: str) -> TokenCounts:
+def token_counts(text: bytes, prefix: str) -> TokenCounts:
     """Read the histograms that vLLM and SGLang have of the same names, behind their own prefix.
 
     Raises ValueError if one is missing. They appear with the first request.
     """
     first, between = (
-        f"{prefix}:{one}" for one in ("time_to_first_token_seconds", "inter_token_latency_seconds")
+        f"{prefix}:{name}"
+        for name in ("time_to_first_token_seconds", "inter_token_latency_seconds")
     )
     names = (f"{first}_sum", f"{between}_count", f"{between}_sum", f"{first}_count")
-    first_s, tokens, token_s, requests = counters(said, names)
-    firsts = histogram(said, first, FIRST_TOKEN_S)
+    first_s, tokens, token_s, requests = counters(text, names)
+    firsts = histogram(text, first, FIRST_TOKEN_S)
     return TokenCounts(first_s, tokens, token_s, requests, firsts)
 
 
-def histogram(said: bytes, name: str, edges: Sequence[float]) -> tuple[float, ...]:
+def histogram(text: bytes, name: str, edges: Sequence[float]) -> tuple[float, ...]:
     """Return how many values of a histogram lie below, between and above ``edges``.
 
     Within a bucket values are taken to be spread evenly; those above its last bound count directly
     above that. Returns nothing if it is missing or contradicts itself.
     """
     upto: dict[float, float] = {}
-    for _, labels, value in _samples(said, {f"{name}_bucket"}):
+    for _, labels, value in _samples(text, {f"{name}_bucket"}):
         if (bound := _bound(labels)) is not None:
             upto[bound] = upto.get(bound, 0.0) + value
             if len(upto) > _MOST_BUCKETS:

@@ -163,7 +163,7 @@ class OpenAIEngine:
         body = {"model": model, "prompt": "1", "max_tokens": 1}
         return json_request("/v1/completions", body)
 
-    def failure(self, said: bytes) -> str:
+    def failure(self, body: bytes) -> str:
         """Return the server's own message, else all that was answered.
 
         The message stands in ``error``; in SGLang's answers it may stand beside no other key of
@@ -171,11 +171,11 @@ class OpenAIEngine:
         """
         for kind in (_Failure, _Error, _AdapterFailure):
             try:
-                found = kind.parse(said)
+                failure = kind.parse(body)
             except (ValueError, TypeError):
                 continue
-            return found.error.message if isinstance(found, _Failure) else found.message
-        return said.decode(errors="replace")
+            return failure.error.message if isinstance(failure, _Failure) else failure.message
+        return body.decode(errors="replace")
 
     def parse_prompts(self, data: str) -> Sequence[Mapping[str, object]]:
         """Read bodies of completions and chats, one a line."""
@@ -185,18 +185,18 @@ class OpenAIEngine:
         """Build a completion or a chat; servers take ``ignore_eos`` beyond OpenAI's API."""
         return openai_stream.streamed_request(model, asked)
 
-    def has_text(self, said: bytes, /) -> bool:
+    def has_text(self, body: bytes, /) -> bool:
         """Look for text in the events."""
-        return openai_stream.has_text(said)
+        return openai_stream.has_text(body)
 
-    def usage(self, said: bytes, /) -> TokenUsage | None:
+    def usage(self, body: bytes, /) -> TokenUsage | None:
         """Read the event with ``usage``, which ends a stream."""
-        return openai_stream.usage(said)
+        return openai_stream.usage(body)
 
-    def stream_failure(self, said: bytes, /) -> str:
+    def stream_failure(self, body: bytes, /) -> str:
         """Return the server's message in the last event."""
-        found = openai_stream.stream_error(said)
-        return self.failure(found) if found else ""
+        error = openai_stream.stream_error(body)
+        return self.failure(error) if error else ""
 
 
 @dataclass(frozen=True)
@@ -228,11 +228,11 @@ class ListedModel:
 def models_answer(models: Sequence[ListedModel], name: str) -> StatisticsAnswer:
     """Answer with the model of that name, or with all of them if ``name`` is ""."""
     if not name:
-        found = {"object": "list", "data": [model.said for model in models]}
-        return StatisticsAnswer(200, json.dumps(found).encode())
-    for one in models:
-        if one.name == name:
-            return StatisticsAnswer(200, json.dumps(one.said).encode())
+        listing = {"object": "list", "data": [model.said for model in models]}
+        return StatisticsAnswer(200, json.dumps(listing).encode())
+    for model in models:
+        if model.name == name:
+            return StatisticsAnswer(200, json.dumps(model.said).encode())
     return openai_error(404, _UNKNOWN, "there is no such model that this key opens.", "model")
 
 

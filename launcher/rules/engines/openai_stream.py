@@ -53,36 +53,36 @@ def streamed_request(model: str, asked: Mapping[str, object]) -> Request:
     return Request("POST", path, _HEADERS, json.dumps(whole).encode())
 
 
-def has_text(said: bytes) -> bool:
+def has_text(body: bytes) -> bool:
     """Whether a whole event in this part of a stream brings a part of the answer.
 
     Raises TypeError or ValueError if it is no such stream.
     """
-    return any(choice.has_text for event in _events(said) for choice in event.choices)
+    return any(choice.has_text for event in _events(body) for choice in event.choices)
 
 
-def usage(said: bytes) -> TokenUsage | None:
+def usage(body: bytes) -> TokenUsage | None:
     """Return what the last events of a stream count; None if they count nothing.
 
     Raises TypeError or ValueError if it is no such stream.
     """
-    found = [event.usage for event in _events(said) if event.usage is not None]
-    if not found:
+    usages = [event.usage for event in _events(body) if event.usage is not None]
+    if not usages:
         return None
-    return TokenUsage(found[-1].prompt_tokens, found[-1].completion_tokens)
+    return TokenUsage(usages[-1].prompt_tokens, usages[-1].completion_tokens)
 
 
-def _events(said: bytes) -> Iterator[_Event]:
+def _events(body: bytes) -> Iterator[_Event]:
     """Yield the whole events; the first one may have begun before this part."""
-    for line in said.split(b"\n")[:-1]:
+    for line in body.split(b"\n")[:-1]:
         text = line.removeprefix(_EVENT).strip()
         if line.startswith(_EVENT) and text != _END:
             yield _Event.parse(text)
 
 
-def stream_error(said: bytes) -> bytes:
+def stream_error(body: bytes) -> bytes:
     """Return the event by which the server ends a stream early; b"" if there is none."""
-    texts = [line.removeprefix(_EVENT).strip() for line in said.split(b"\n")]
+    texts = [line.removeprefix(_EVENT).strip() for line in body.split(b"\n")]
     return next((text for text in reversed(texts) if text.startswith(b'{"error"')), b"")
 
 
@@ -91,7 +91,7 @@ def parse_prompts(text: str) -> tuple[Mapping[str, Any], ...]:
 
     Raises InvalidInputError (SW-INPUT-FILE).
     """
-    found = []
+    bodies = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -101,10 +101,10 @@ def parse_prompts(text: str) -> tuple[Mapping[str, Any], ...]:
             body = None
         if not isinstance(body, dict) or not {"prompt", "messages"} & body.keys():
             raise _no_prompts(f"line {number} is no JSON object with prompt or messages")
-        found.append(body)
-    if not found:
+        bodies.append(body)
+    if not bodies:
         raise _no_prompts("there is no request")
-    return tuple(found)
+    return tuple(bodies)
 
 
 def _no_prompts(why: str) -> InvalidInputError:

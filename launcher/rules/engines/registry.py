@@ -57,22 +57,22 @@ class Engines(Mapping[str, Engine]):
 
     @cached_property
     def _site(self) -> tuple[Mapping[str, Engine], Mapping[str, str]]:
-        found: dict[str, Engine] = {}
+        loaded: dict[str, Engine] = {}
         broken: dict[str, str] = {}
         for entry in self._find():
-            known = {**self._own, **found}
+            usable = {**self._own, **loaded}
             try:
-                found[entry.name] = _usable(entry.name, entry.load(), known)
+                loaded[entry.name] = _usable(entry.name, entry.load(), usable)
             except Exception as error:  # noqa: BLE001 -- a site's module may raise anything
                 broken[entry.name] = f"{type(error).__name__}: {error}"
-        return found, broken
+        return loaded, broken
 
 
-def _usable(name: str, engine: object, known: Mapping[str, Engine]) -> Engine:
+def _usable(name: str, engine: object, engines: Mapping[str, Engine]) -> Engine:
     """Return it; raises ValueError or TypeError if it is no engine, or can't be beside others."""
     if re.fullmatch(ENGINE_NAME, name) is None:
         raise ValueError(f"its name is not {ENGINE_NAME}")
-    if name in known:
+    if name in engines:
         raise ValueError("there is another engine of this name")
     if not isinstance(engine, Engine) or isinstance(engine, type):
         raise TypeError("it names no object that is a Slicewise engine")
@@ -82,7 +82,7 @@ def _usable(name: str, engine: object, known: Mapping[str, Engine]) -> Engine:
         raise ValueError(
             f"pool {engine.pool!r} ends in {IDLE_SUFFIX!r}, as backends without servers do"
         )
-    if engine.pool in {one.pool for one in known.values()}:
+    if engine.pool in {engine.pool for engine in engines.values()}:
         raise ValueError(f"another engine has pool {engine.pool!r}")
     return engine
 

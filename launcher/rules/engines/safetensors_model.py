@@ -40,11 +40,11 @@ def model_needs(files: ModelFiles) -> ModelNeeds:
 
 def _weights(entries: Iterable[str]) -> tuple[str, ...]:
     """Return the files that an engine would load where no index names them."""
-    found = [
+    safetensors = [
         entry for entry in entries if entry.endswith(_SUFFIX) and not entry.startswith(_ADAPTER)
     ]
-    own = [one for one in found if not one.startswith(_CONSOLIDATED)]
-    return tuple(sorted(own or found))
+    own = [name for name in safetensors if not name.startswith(_CONSOLIDATED)]
+    return tuple(sorted(own or safetensors))
 
 
 def _problems(files: ModelFiles, weights: Sequence[str]) -> Iterator[str]:

@@ -31,8 +31,8 @@ from slicewise.launcher.rules.engines.said import Said
 
 _GAUGES = ("sglang:num_running_reqs", "sglang:num_queue_reqs")
 _COUNTERS = tuple(
-    f"sglang:{one}_total"
-    for one in ("num_retracted_requests", "prompt_tokens", "generation_tokens")
+    f"sglang:{name}_total"
+    for name in ("num_retracted_requests", "prompt_tokens", "generation_tokens")
 )
 _CACHED = "sglang:cached_tokens_total"
 _PORT = 30000
@@ -121,39 +121,39 @@ class SGLang(OpenAIEngine):
             '${options_file:+--config "$options_file"}',
         )
 
-    def token_counts(self, said: bytes) -> TokenCounts:
+    def token_counts(self, body: bytes) -> TokenCounts:
         """Read its histograms."""
-        return metrics_text.token_counts(said, "sglang")
+        return metrics_text.token_counts(body, "sglang")
 
-    def engine_load(self, said: bytes) -> EngineLoad:
+    def engine_load(self, body: bytes) -> EngineLoad:
         """Read its gauges and counters.
 
         It counts tokens when their request ends, and what its cache had once that had something.
         """
-        running, waiting = metrics_text.counters(said, _GAUGES)
-        found = metrics_text.figures(said, (*_COUNTERS, _CACHED))
-        preemptions, prompt, output = map(found.get, _COUNTERS)
-        cached = None if prompt is None else found.get(_CACHED, 0.0)
+        running, waiting = metrics_text.counters(body, _GAUGES)
+        sums = metrics_text.figures(body, (*_COUNTERS, _CACHED))
+        preemptions, prompt, output = map(sums.get, _COUNTERS)
+        cached = None if prompt is None else sums.get(_CACHED, 0.0)
         counts = EngineCounts(preemptions, prompt, output, prompt, cached)
-        cache = metrics_text.share(said, "sglang:token_usage")
+        cache = metrics_text.share(body, "sglang:token_usage")
         return EngineLoad(running, waiting, cache, counts)
 
     def log_message(self, line: str) -> str:
         """Remove such as ``[2026-11-26 17:11:35 TP0] ``."""
         return _LOG_MARK.sub("", line)
 
-    def identified(self, said: bytes, identity: str) -> Answer:
+    def identified(self, body: bytes, identity: str) -> Answer:
         """Compare the version of the weights, which the identity is given as."""
-        is_ours = _ModelInfo.parse(said).weight_version == identity
+        is_ours = _ModelInfo.parse(body).weight_version == identity
         return Answer(Probe.OURS if is_ours else Probe.STRANGER)
 
-    def version(self, said: bytes) -> str:
+    def version(self, body: bytes) -> str:
         """Read its version."""
-        return _ServerInfo.parse(said).version
+        return _ServerInfo.parse(body).version
 
-    def loaded_adapters(self, said: bytes, _service: str) -> Mapping[str, str]:
+    def loaded_adapters(self, body: bytes, _service: str) -> Mapping[str, str]:
         """Read its list of models: adapters have a parent."""
-        return Cards.parse(said).adapters
+        return Cards.parse(body).adapters
 
     def load_adapter(self, _service: str, adapter: str, path: str) -> Request:
         """Load it by its own name: it takes what stands behind a model's colon for an adapter."""

@@ -40,10 +40,10 @@ class StatisticsAnswer:
     said: str = ""
 
 
-def together(found: Iterable[Counts], kind: Kind) -> Counts:
+def together(parts: Iterable[Counts], kind: Kind) -> Counts:
     """Add up the counts of replicas."""
     total: dict[tuple[str, ...], int] = {}
-    for counts in found:
+    for counts in parts:
         for key, count in counts.items():
             if key not in total and len(total) >= MOST_KEYS:
                 continue

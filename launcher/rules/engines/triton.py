@@ -144,7 +144,8 @@ class Triton:
         year = 1970 + int(now_s / _YEAR_S)
         try:
             times_s = [
-                timegm((one, *map(int, match.groups()))) for one in (year + 1, year, year - 1)
+                timegm((candidate_year, *map(int, match.groups())))
+                for candidate_year in (year + 1, year, year - 1)
             ]
         except ValueError:
             return None
@@ -154,14 +155,14 @@ class Triton:
         """Remove such as ``E1122 07:10:02.000001 17 model.cc:1] ``."""
         return _LOG_MARK.sub("", line)
 
-    def identified(self, said: bytes, identity: str) -> Answer:
+    def identified(self, body: bytes, identity: str) -> Answer:
         """Compare Triton's ``--id``."""
-        is_ours = ServerMetadata.parse(said).name == identity
+        is_ours = ServerMetadata.parse(body).name == identity
         return Answer(Probe.OURS if is_ours else Probe.STRANGER)
 
-    def version(self, said: bytes) -> str:
+    def version(self, body: bytes) -> str:
         """Read what it says beside its name."""
-        return ServerMetadata.parse(said).version
+        return ServerMetadata.parse(body).version
 
     def ready_paths(self, model: str) -> tuple[str, ...]:
         """Return the paths for the server and the model."""
@@ -172,25 +173,25 @@ class Triton:
         return model_path(model), f"{model_path(model)}/config"
 
     def smallest_request(
-        self, model: str, said: Sequence[bytes], sequence_id: int
+        self, model: str, bodies: Sequence[bytes], sequence_id: int
     ) -> Request | None:
         """Build an inference of zeros; a decoupled model has none, as it only streams."""
-        metadata, config = said
+        metadata, config = bodies
         inference = smallest_inference(
             ModelMetadata.parse(metadata), ModelConfig.parse(config), sequence_id
         )
         return None if inference is None else infer_request(model, inference)
 
-    def failure(self, said: bytes) -> str:
+    def failure(self, body: bytes) -> str:
         """Return Triton's own message, else all that was answered."""
         try:
-            return RefusedInference.parse(said).error
+            return RefusedInference.parse(body).error
         except (ValueError, TypeError):
-            return said.decode(errors="replace")
+            return body.decode(errors="replace")
 
-    def counted(self, said: bytes) -> Counts:
+    def counted(self, body: bytes) -> Counts:
         """Read Triton's answer."""
-        return triton_statistics.counted(said)
+        return triton_statistics.counted(body)
 
     def statistics_by_http(self, path: str, counts: Counts) -> StatisticsAnswer:
         """Answer in Triton's JSON."""

@@ -120,8 +120,8 @@ def smallest_inference(
     """
     if config.model_transaction_policy.decoupled:
         return None
-    optional = {one.name for one in config.input if one.optional}
-    inputs = [Tensor.of(one) for one in metadata.inputs if one.name not in optional]
+    optional = {tensor.name for tensor in config.input if tensor.optional}
+    inputs = [Tensor.of(tensor) for tensor in metadata.inputs if tensor.name not in optional]
     if config.has_batches:
         inputs = [replace(tensor, shape=(batch, *tensor.shape[1:])) for tensor in inputs]
     size = sum(tensor.size for tensor in inputs)
@@ -152,11 +152,11 @@ class Tensor:
     content_bytes: int | None = None
 
     @classmethod
-    def of(cls, said: _MetadataTensor) -> "Tensor":
+    def of(cls, metadata: _MetadataTensor) -> "Tensor":
         """Build it from a model's metadata; raises ValueError for a type that is not known."""
-        if said.datatype not in _BYTES_OF:
-            raise ValueError(f"type {said.datatype} of input {said.name} is not known")
-        return cls(said.name, said.datatype, [max(1, length) for length in said.shape])
+        if metadata.datatype not in _BYTES_OF:
+            raise ValueError(f"type {metadata.datatype} of input {metadata.name} is not known")
+        return cls(metadata.name, metadata.datatype, [max(1, length) for length in metadata.shape])
 
     @property
     def size(self) -> int:

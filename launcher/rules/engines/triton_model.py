@@ -74,7 +74,7 @@ def load(
 
 def _is_unloaded(name: str, index: bytes) -> bool:
     listed = json.loads(index)
-    return all(one.get("reason") == "unloaded" for one in listed if one["name"] == name)
+    return all(model.get("reason") == "unloaded" for model in listed if model["name"] == name)
 
 
 def _control(name: str, what: str, parameters: Mapping[str, str]) -> Request:

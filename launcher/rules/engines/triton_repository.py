@@ -66,7 +66,11 @@ def model_needs(files: ModelFiles, models: Collection[str], gpus: int) -> ModelN
         *why_no_backend,
         *why_no_file,
         *_gpu_problems(groups, gpus),
-        *(f"ensemble_scheduling: there is no model {one!r}" for one in parts if one not in models),
+        *(
+            f"ensemble_scheduling: there is no model {part!r}"
+            for part in parts
+            if part not in models
+        ),
     )
     return ModelNeeds(
         files.name,
@@ -108,11 +112,11 @@ def _served(files: ModelFiles, config: Mapping[str, Any]) -> tuple[Sequence[str]
     if "all" in policy:
         return usable, ()
     if "specific" in policy:
-        asked = [str(one) for one in policy["specific"].get("versions", ())]
-        found = [one for one in usable if one in asked]
-        there = ", ".join(usable)
-        why = f"version_policy: none of its versions {', '.join(asked)} is there, but {there}"
-        return found, () if found else (why,)
+        asked = [str(version) for version in policy["specific"].get("versions", ())]
+        served_versions = [version for version in usable if version in asked]
+        present = ", ".join(usable)
+        why = f"version_policy: none of its versions {', '.join(asked)} is there, but {present}"
+        return served_versions, () if served_versions else (why,)
     return usable[-int(policy.get("latest", {}).get("num_versions", 1)) :], ()
 
 
@@ -128,22 +132,25 @@ def _backend(
         return "", (f"platform: Triton has no {platform!r}{_near(platform, _PLATFORMS)}",)
     if backend:
         own = f"libtriton_{backend}.so"
-        there = files.entries.union(*(files.versions[one] for one in served))
-        near = "" if backend in _BACKENDS or own in there else _near(backend, _BACKENDS)
+        entries_there = files.entries.union(*(files.versions[version] for version in served))
+        near = "" if backend in _BACKENDS or own in entries_there else _near(backend, _BACKENDS)
         return backend, (f"backend: Triton has no {backend!r}{near}",) if near else ()
     named = config.get("default_model_filename", "")
     for version in served:
-        for entry in (named, *(one.removesuffix("/") for one in sorted(files.versions[version]))):
+        for entry in (
+            named,
+            *(entry.removesuffix("/") for entry in sorted(files.versions[version])),
+        ):
             if entry in _BY_FILE:
                 return _BY_FILE[entry], ()
     where = f"{CONFIG} names none" if files.config is not None else f"there is no {CONFIG}"
     return "", (f"backend: {where}, and the files of the version tell none",) if served else ()
 
 
-def _near(name: str, known: Collection[str]) -> str:
-    near = get_close_matches(name, known, n=1, cutoff=_LIKENESS)
+def _near(name: str, names: Collection[str]) -> str:
+    near = get_close_matches(name, names, n=1, cutoff=_LIKENESS)
     if not near and len(name) >= _LEAST_PART:
-        near = [one for one in sorted(known) if name in one]
+        near = [one for one in sorted(names) if name in one]
     return f" (did you mean {near[0]}?)" if near else ""
 
 
@@ -155,25 +162,25 @@ def _needed_files(
         return (), ()
     named = config.get("default_model_filename")
     choice = (named,) if named else _FILES.get(backend, ())
-    found: list[str] = []
+    chosen: list[str] = []
     missing: list[str] = []
     for version in served if choice and backend != _ENSEMBLE else ():
-        there = {one.removesuffix("/") for one in files.versions[version]}
-        fits = [one for one in choice if one in there]
+        present = {entry.removesuffix("/") for entry in files.versions[version]}
+        fits = [file for file in choice if file in present]
         # Triton's Python backend also takes the file of all versions.
-        shared = [one for one in choice if backend == "python" and one in files.entries]
+        shared = [file for file in choice if backend == "python" and file in files.entries]
         if fits:
-            found.append(f"{version}/{fits[0]}")
+            chosen.append(f"{version}/{fits[0]}")
         elif shared:
-            found.append(shared[0])
+            chosen.append(shared[0])
         else:
             missing.append(f"version {version}: no {' or '.join(choice)} in {files.name}/{version}")
-    return tuple(dict.fromkeys(found)), missing
+    return tuple(dict.fromkeys(chosen)), missing
 
 
 def _gpu_problems(groups: Sequence[Mapping[str, Any]], gpus: int) -> Iterator[str]:
     for group in groups:
-        if beyond := [one for one in group.get("gpus", ()) if one >= gpus]:
+        if beyond := [count for count in group.get("gpus", ()) if count >= gpus]:
             yield (
                 f"instance_group: gpus {beyond}, but a replica sees {gpus or 'none'}, "
                 "numbered from 0"
@@ -182,11 +189,11 @@ def _gpu_problems(groups: Sequence[Mapping[str, Any]], gpus: int) -> Iterator[st
             yield "instance_group: KIND_GPU, but a replica has no GPU"
 
 
-def _tensors(found: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _tensors(tensors: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(
-        f"{one.get('name', '')} {one.get('data_type', '').removeprefix('TYPE_')}"
-        f"[{','.join(map(str, one.get('dims', ())))}]"
-        for one in found
+        f"{tensor.get('name', '')} {tensor.get('data_type', '').removeprefix('TYPE_')}"
+        f"[{','.join(map(str, tensor.get('dims', ())))}]"
+        for tensor in tensors
     )
 
 

@@ -49,19 +49,19 @@ class Sample:
         return inference(tensors, contents, config, sequence_id)
 
 
-def _repeated(one: Tensor, content_bytes: int, copies: int, config: ModelConfig) -> Tensor:
-    shape = one.shape
+def _repeated(tensor: Tensor, content_bytes: int, copies: int, config: ModelConfig) -> Tensor:
+    shape = tensor.shape
     if config.has_batches:
         if shape[:1] != [1]:
-            raise ValueError(f"input {one.name} of the data must be one request: shape [1, ...]")
+            raise ValueError(f"input {tensor.name} of the data must be one request: shape [1, ...]")
         shape = [copies, *shape[1:]]
-    return Tensor(one.name, one.datatype, shape, content_bytes * copies)
+    return Tensor(tensor.name, tensor.datatype, shape, content_bytes * copies)
 
 
 def parse_sample(text: str) -> Sample:
     """Read a request's JSON; raises InvalidInputError (SW-INPUT-FILE) for anything else."""
     try:
-        return Sample([_input(one) for one in json.loads(text)["inputs"]])
+        return Sample([_input(load) for load in json.loads(text)["inputs"]])
     except (KeyError, TypeError, ValueError, RecursionError, OverflowError, struct.error) as error:
         raise InvalidInputError(
             Code.INPUT_FILE,
@@ -71,18 +71,20 @@ def parse_sample(text: str) -> Sample:
         ) from None
 
 
-def _input(said: Mapping[str, Any]) -> tuple[Tensor, bytes]:
-    shape = [int(length) for length in said["shape"]]
-    values = list(_flat(said["data"]))
+def _input(tensor: Mapping[str, Any]) -> tuple[Tensor, bytes]:
+    shape = [int(length) for length in tensor["shape"]]
+    values = list(_flat(tensor["data"]))
     if len(values) != prod(shape):
-        raise ValueError(f"input {said['name']} has {len(values)} values for shape {shape}")
-    return Tensor(str(said["name"]), said["datatype"], shape), _packed(said["datatype"], values)
+        raise ValueError(f"input {tensor['name']} has {len(values)} values for shape {shape}")
+    return Tensor(str(tensor["name"]), tensor["datatype"], shape), _packed(
+        tensor["datatype"], values
+    )
 
 
 def _flat(data: Any) -> Iterator[Any]:
     if isinstance(data, list):
-        for one in data:
-            yield from _flat(one)
+        for item in data:
+            yield from _flat(item)
     else:
         yield data
 

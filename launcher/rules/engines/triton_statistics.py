@@ -105,9 +105,9 @@ class _Statistics(Said):
     model_stats: list[_Model] = Field(max_length=_MOST_MODELS)
 
 
-def counted(said: bytes) -> Counts:
+def counted(body: bytes) -> Counts:
     """Read Triton's statistics; raises TypeError or ValueError for what is none."""
-    models = _Statistics.parse(said).model_stats
+    models = _Statistics.parse(body).model_stats
     return bounded(
         ((model.name, model.version, *rest), count)
         for model in models
@@ -189,7 +189,7 @@ def _by_part(of: Counts) -> Mapping[str, _Places]:
         if part in parts:
             place, *inner = rest
             parts[part].setdefault(place, {})[tuple(inner)] = count
-    return {part: dict(sorted(found.items(), key=_number_of)) for part, found in parts.items()}
+    return {part: dict(sorted(rows.items(), key=_number_of)) for part, rows in parts.items()}
 
 
 def _number_of(place: tuple[str, Counts]) -> tuple[int, str]:
@@ -202,20 +202,20 @@ def _shown(place: tuple[str, str], of: Counts) -> Mapping[str, object]:
     return {
         "name": name,
         "version": version,
-        **{one: of.get((one,), 0) for one in _COUNTS},
+        **{name: of.get((name,), 0) for name in _COUNTS},
         "inference_stats": _times("inference_stats", parts["inference_stats"].get("", {})),
         "response_stats": {
-            number: _times("response_stats", found)
-            for number, found in parts["response_stats"].items()
+            number: _times("response_stats", part)
+            for number, part in parts["response_stats"].items()
         },
         "batch_stats": [
-            {"batch_size": int(size), **_times("batch_stats", found)}
-            for size, found in parts["batch_stats"].items()
+            {"batch_size": int(size), **_times("batch_stats", part)}
+            for size, part in parts["batch_stats"].items()
         ],
         "memory_usage": [
             {"type": kind, "id": int(number), "byte_size": size}
-            for kind, found in parts["memory_usage"].items()
-            for (number,), size in found.items()
+            for kind, part in parts["memory_usage"].items()
+            for (number,), size in part.items()
         ],
     }
 
@@ -231,7 +231,7 @@ def _message(place: tuple[str, str], of: Counts) -> bytes:
     name, version = place
     parts = _by_part(of)
     found = [_bytes(1, name.encode()), _bytes(2, version.encode())]
-    found += [_number(number, of.get((one,), 0)) for one, number in _COUNTS.items()]
+    found += [_number(number, of.get((name,), 0)) for name, number in _COUNTS.items()]
     counts = parts["inference_stats"].get("", {})
     found.append(_bytes(_PARTS["inference_stats"], _time_message("inference_stats", counts)))
     for size, counts in parts["batch_stats"].items():
@@ -254,7 +254,7 @@ def _time_message(part: str, counts: Counts) -> bytes:
     return b"".join(
         _bytes(
             _TIMES[part][name],
-            b"".join(_number(_DURATION[one], value) for one, value in duration.items()),
+            b"".join(_number(_DURATION[name], value) for name, value in duration.items()),
         )
         for name, duration in _times(part, counts).items()
     )
@@ -269,26 +269,26 @@ def _bytes(field: int, value: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
+    octets = bytearray()
     while value >= _MORE:
-        found.append(value % _MORE | _MORE)
+        octets.append(value % _MORE | _MORE)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    octets.append(value)
+    return bytes(octets)
 
 
 def _texts(message: bytes) -> Mapping[int, str]:
     """Read the fields of a message that has texts only; raises ValueError or IndexError."""
-    found: dict[int, str] = {}
+    fields: dict[int, str] = {}
     at = 0
     while at < len(message):
         tag, at = _read_varint(message, at)
         length, at = _read_varint(message, at)
         if tag & 7 != _TEXT or at + length > len(message):
             raise ValueError("no text")
-        found[tag >> 3] = message[at : at + length].decode()
+        fields[tag >> 3] = message[at : at + length].decode()
         at += length
-    return found
+    return fields
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:

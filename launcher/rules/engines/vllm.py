@@ -36,8 +36,8 @@ _TIME = r"[0-9]{2}-[0-9]{2} [0-9:]{8} \[[^]]*\] "
 _LOG_MARK = re.compile(rf"^{_PROCESS}(?:[A-Z]+(?:: +| {_TIME}))?")
 _GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 _COUNTERS = tuple(
-    f"vllm:{one}_total"
-    for one in (
+    f"vllm:{name}_total"
+    for name in (
         *("num_preemptions", "prompt_tokens", "generation_tokens"),
         *("prefix_cache_queries", "prefix_cache_hits"),
     )
@@ -125,37 +125,37 @@ class Vllm(OpenAIEngine):
             '${options_file:+--config "$options_file"}',
         )
 
-    def token_counts(self, said: bytes) -> TokenCounts:
+    def token_counts(self, body: bytes) -> TokenCounts:
         """Read its histograms."""
-        return metrics_text.token_counts(said, "vllm")
+        return metrics_text.token_counts(body, "vllm")
 
-    def engine_load(self, said: bytes) -> EngineLoad:
+    def engine_load(self, body: bytes) -> EngineLoad:
         """Read its gauges and counters; one without a cache of prefixes looks nothing up."""
-        running, waiting = metrics_text.counters(said, _GAUGES)
-        found = metrics_text.figures(said, _COUNTERS)
-        counts = EngineCounts(*map(found.get, _COUNTERS))
-        cache = metrics_text.share(said, "vllm:kv_cache_usage_perc")
+        running, waiting = metrics_text.counters(body, _GAUGES)
+        sums = metrics_text.figures(body, _COUNTERS)
+        counts = EngineCounts(*map(sums.get, _COUNTERS))
+        cache = metrics_text.share(body, "vllm:kv_cache_usage_perc")
         return EngineLoad(running, waiting, cache, counts)
 
     def log_message(self, line: str) -> str:
         """Remove such as ``(EngineCore pid=7) ERROR 11-26 17:11:35 [core.py:1510] ``."""
         return _LOG_MARK.sub("", line)
 
-    def identified(self, said: bytes, identity: str) -> Answer:
+    def identified(self, body: bytes, identity: str) -> Answer:
         """Look for the identity among the model's names."""
-        is_ours = any(card.id == identity for card in Cards.parse(said).data)
+        is_ours = any(card.id == identity for card in Cards.parse(body).data)
         return Answer(Probe.OURS if is_ours else Probe.STRANGER)
 
-    def version(self, said: bytes) -> str:
+    def version(self, body: bytes) -> str:
         """Read its version."""
-        return _Version.parse(said).version
+        return _Version.parse(body).version
 
-    def loaded_adapters(self, said: bytes, service: str) -> Mapping[str, str]:
+    def loaded_adapters(self, body: bytes, service: str) -> Mapping[str, str]:
         """Read its list of models: adapters have a parent."""
         before = model_name(service, "")
         return {
             name.removeprefix(before): path
-            for name, path in Cards.parse(said).adapters.items()
+            for name, path in Cards.parse(body).adapters.items()
             if name.startswith(before)
         }
 

@@ -185,5 +185,5 @@ def failed(batch: int, processes: int, reason: str, tokens: TokenFigures | None 
 
 def numbers(points: Iterable[Point]) -> tuple[int, int]:
     """Return how many points were measured, and how many of them can't be served."""
-    found = tuple(points)
-    return len(found), sum(not point.throughput_mrps for point in found)
+    all_points = tuple(points)
+    return len(all_points), sum(not point.throughput_mrps for point in all_points)

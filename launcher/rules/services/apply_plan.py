@@ -114,7 +114,7 @@ def plan_apply(
     is being deleted.
     """
     living = generations_of(view.services, spec.tenant, spec.name)
-    tenant = next((one for one in view.tenants if one.name == spec.tenant), None)
+    tenant = next((tenant for tenant in view.tenants if tenant.name == spec.tenant), None)
     quota = _quota_note(tenant, cost, spec)
     if not living:
         return ApplyPlan("create", notes=quota)
@@ -234,5 +234,5 @@ def _order_note(newest: ServiceView) -> tuple[str, ...]:
     if order.min_replicas is None or order.max_replicas is None:
         return ()
     bounds = f"{order.min_replicas} to {order.max_replicas}"
-    said = f"it stays scaled to {bounds}, not to the bounds of the file, until"
-    return (f"{said}: slicewise service scale {newest.name} --reset",)
+    words = f"it stays scaled to {bounds}, not to the bounds of the file, until"
+    return (f"{words}: slicewise service scale {newest.name} --reset",)

@@ -44,25 +44,25 @@ def history(
     before = (*records[1:], None)
     return tuple(
         PastGeneration(
-            f"{one.tenant}/{one.name}",
-            one.array_job_id,
-            one.submitted_s,
-            one.author,
-            _stands(one, newest, alive),
-            () if last is None else changes_between(last.directives, one.directives),
-            one.directives,
+            f"{record.tenant}/{record.name}",
+            record.array_job_id,
+            record.submitted_s,
+            record.author,
+            _stands(record, newest, alive),
+            () if last is None else changes_between(last.directives, record.directives),
+            record.directives,
         )
-        for one, last in zip(records, before, strict=True)
+        for record, last in zip(records, before, strict=True)
     )
 
 
 def _stands(
-    one: GenerationRecord, newest: int | None, alive: Mapping[int, Mapping[str, str]]
+    generation_record: GenerationRecord, newest: int | None, alive: Mapping[int, Mapping[str, str]]
 ) -> Stands:
     # Slurm may have given the id of an ended array again.
-    if alive.get(one.array_job_id) != one.directives:
+    if alive.get(generation_record.array_job_id) != generation_record.directives:
         return "ended"
-    return "newest" if one.array_job_id == newest else "being replaced"
+    return "newest" if generation_record.array_job_id == newest else "being replaced"
 
 
 def to_go_back_to(past: Sequence[PastGeneration], array_job_id: int | None) -> PastGeneration:
@@ -73,14 +73,14 @@ def to_go_back_to(past: Sequence[PastGeneration], array_job_id: int | None) -> P
     if array_job_id is not None:
         older = [generation for generation in past if generation.array_job_id == array_job_id]
     else:
-        place = next((i for i, one in enumerate(past) if one.state == "newest"), -1)
+        place = next((i for i, record in enumerate(past) if record.state == "newest"), -1)
         older = list(past[place + 1 :])
     if older:
         return older[0]
-    known = ", ".join(str(generation.array_job_id) for generation in past)
+    arrays = ", ".join(str(generation.array_job_id) for generation in past)
     which = "before the newest" if array_job_id is None else f"with array job {array_job_id}"
     raise InvalidInputError(
         Code.NAME_UNKNOWN,
         f"There is no generation {which}.",
-        f"Recorded: {known or 'none'}.",
+        f"Recorded: {arrays or 'none'}.",
     )

@@ -63,15 +63,15 @@ def _instead(shape: ReplicaShape, settings: Settings) -> str:
         if kind in whole and memory_mib
     ]
     cheapest = (
-        min(some, key=lambda one: one.cost_millislices(settings.costs))
+        min(some, key=lambda shape: shape.cost_millislices(settings.costs))
         for some in (larger, boards)
         if some
     )
-    found = [_keys(one) for one in cheapest]
+    texts = [_keys(shape) for shape in cheapest]
     gib = f"{needed_mib / 1024:.0f} GiB"
-    if not found:
+    if not texts:
         return f"No instance and no whole GPU of slicewise.toml has {gib}."
-    return f"As much memory ({gib}) has {' or '.join(found)}."
+    return f"As much memory ({gib}) has {' or '.join(texts)}."
 
 
 def _keys(shape: ReplicaShape) -> str:

@@ -21,7 +21,7 @@ STEP_S = 1.0
 
 def after_step(state: State, step_s: float) -> State:
     """Move every time that is remembered by the seconds by which the clock was set forward."""
-    return {key: _service(one, step_s) for key, one in state.items()}
+    return {key: _service(service_state, step_s) for key, service_state in state.items()}
 
 
 def not_ahead(state: State, now_s: float) -> State:
@@ -30,7 +30,10 @@ def not_ahead(state: State, now_s: float) -> State:
     Nothing that was saved has yet to come; the last look at a service, or request for it, counts as
     one of now. Clocks that were set forward can't be told from a launcher that was away for long.
     """
-    return {key: _service(one, min(0.0, now_s - _latest_s(one))) for key, one in state.items()}
+    return {
+        key: _service(service_state, min(0.0, now_s - _latest_s(service_state)))
+        for key, service_state in state.items()
+    }
 
 
 def _latest_s(state: ServiceState) -> float:
@@ -49,7 +52,9 @@ def _service(state: ServiceState, step_s: float) -> ServiceState:
     return replace(
         state,
         memory=None if state.memory is None else _memory(state.memory, step_s),
-        generations={key: _generation(one, step_s) for key, one in state.generations.items()},
+        generations={
+            key: _generation(generation, step_s) for key, generation in state.generations.items()
+        },
     )
 
 
@@ -58,9 +63,11 @@ def _generation(state: GenerationState, step_s: float) -> GenerationState:
     return replace(
         state,
         backoff=replace(backoff, failed_s=_moved(backoff.failed_s, step_s)),
-        verified={i: replace(one, at_s=one.at_s + step_s) for i, one in state.verified.items()},
+        verified={
+            i: replace(proof, at_s=proof.at_s + step_s) for i, proof in state.verified.items()
+        },
         draining_since_s={i: at_s + step_s for i, at_s in state.draining_since_s.items()},
-        down={i: replace(one, since_s=one.since_s + step_s) for i, one in state.down.items()},
+        down={i: replace(mark, since_s=mark.since_s + step_s) for i, mark in state.down.items()},
         desired=None if desired is None else replace(desired, at_s=desired.at_s + step_s),
         retired_s=_moved(state.retired_s, step_s),
         seen_s=_moved(state.seen_s, step_s),
@@ -73,15 +80,15 @@ def _generation(state: GenerationState, step_s: float) -> GenerationState:
 def _watched(watched: Mapping[int, Watch], step_s: float) -> Mapping[int, Watch]:
     return {
         index: replace(
-            one,
-            seen_s=one.seen_s + step_s,
-            moved_s=_moved(one.moved_s, step_s),
-            passed_s=_moved(one.passed_s, step_s),
+            generation,
+            seen_s=generation.seen_s + step_s,
+            moved_s=_moved(generation.moved_s, step_s),
+            passed_s=_moved(generation.passed_s, step_s),
             doubt=None
-            if (doubt := one.doubt) is None
+            if (doubt := generation.doubt) is None
             else replace(doubt, since_s=doubt.since_s + step_s, from_s=doubt.from_s + step_s),
         )
-        for index, one in watched.items()
+        for index, generation in watched.items()
     }
 
 

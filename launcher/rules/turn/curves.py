@@ -72,32 +72,34 @@ class Serving:
 
 
 def with_replicas(
-    known: ServiceState, memory: Memory, asked: Scaling, curves: Curves, now: Serving
+    service_state: ServiceState, memory: Memory, asked: Scaling, curves: Curves, now: Serving
 ) -> ServiceState:
     """Begin anew with how long requests take if other replicas serve than before, or if nothing
     was learnt of them yet that is known from elsewhere.
 
     ``memory`` is what is known of the service. While several kinds serve, all stays as it is.
     """
-    is_same = known.replicas in now.kinds
+    is_same = service_state.replicas in now.kinds
     is_blank = asked.learns and memory.capacity == ReplicaCapacity()
     if len(now.kinds) > 1 or (is_same and not is_blank):
-        return replace(known, memory=memory)
+        return replace(service_state, memory=memory)
     (replicas,) = now.kinds
-    if known.memory is None or known.replicas:
-        begun = with_other_replicas(memory, asked, _prior(curves, now, replicas, known))
+    if service_state.memory is None or service_state.replicas:
+        begun = with_other_replicas(memory, asked, _prior(curves, now, replicas, service_state))
         memory = memory if is_same and begun.capacity.prior is None else begun
-    return replace(known, memory=memory, replicas=replicas)
+    return replace(service_state, memory=memory, replicas=replicas)
 
 
-def _prior(curves: Curves, now: Serving, replicas: str, known: ServiceState) -> Prior | None:
+def _prior(
+    curves: Curves, now: Serving, replicas: str, service_state: ServiceState
+) -> Prior | None:
     """Return what a service begins with that has learnt nothing of such replicas yet.
 
     What its own requests have shown goes before what was measured with others.
     """
     key = curve_key(replicas)
-    if known.memory is not None and curve_key(known.replicas) == key:
-        curve = learnt_curve(known.memory)
+    if service_state.memory is not None and curve_key(service_state.replicas) == key:
+        curve = learnt_curve(service_state.memory)
         if curve is not None:
             return Prior(curve, "learnt before it was changed")
     if (kept := curves.get(key)) is None:
@@ -109,24 +111,24 @@ def _prior(curves: Curves, now: Serving, replicas: str, known: ServiceState) -> 
 
 def kept(curves: Curves, state: State, now_s: float) -> Curves:
     """Keep what services have learnt since; of services that are gone, what was kept before."""
-    found = dict(curves)
-    for service, known in state.items():
-        key = curve_key(known.replicas)
-        if known.memory is None or not key or not known.memory.capacity.is_sampled:
+    kept = dict(curves)
+    for service, service_state in state.items():
+        key = curve_key(service_state.replicas)
+        if service_state.memory is None or not key or not service_state.memory.capacity.is_sampled:
             continue
-        if (before := found.get(key)) is not None:
+        if (before := kept.get(key)) is not None:
             is_own = before.service == service
             lasts_s = _RENEWED_S if is_own or before.service not in state else _OWNED_S
             if 0 <= now_s - before.at_s < lasts_s:
                 continue
-        curve = learnt_curve(known.memory)
+        curve = learnt_curve(service_state.memory)
         if curve is not None and (before is None or curve != before.curve):
-            found[key] = KeptCurve(curve, service, now_s)
-    return found if found.keys() <= curves.keys() else _newest(found)
+            kept[key] = KeptCurve(curve, service, now_s)
+    return kept if kept.keys() <= curves.keys() else _newest(kept)
 
 
 def _newest(curves: Curves) -> Curves:
     by_tenant: dict[str, list[str]] = defaultdict(list)
-    for key in sorted(curves, key=lambda one: (-curves[one].at_s, one)):
+    for key in sorted(curves, key=lambda key: (-curves[key].at_s, key)):
         by_tenant[tenant_of(key)].append(key)
     return {key: curves[key] for keys in by_tenant.values() for key in keys[:MOST_CURVES]}

@@ -110,4 +110,4 @@ def down_run(
 
 def unfit(down: Mapping[int, Down]) -> frozenset[int]:
     """Return the slots to give back."""
-    return frozenset(index for index, found in down.items() if found.unfit)
+    return frozenset(index for index, mark in down.items() if mark.unfit)

@@ -120,30 +120,33 @@ class GenerationInput:
     p95_s: float | None = None
 
 
-def unverified(view: ServiceView, known: GenerationState) -> tuple[SlotView, ...]:
+def unverified(view: ServiceView, generation_state: GenerationState) -> tuple[SlotView, ...]:
     """Return the slots with a replica that must be asked, also those in doubt."""
     return tuple(
         slot
         for slot in view.slots
         if run_of(slot) is not None
         and (
-            not is_verified(slot, known)
-            or ((watch := known.watched.get(slot.index)) is not None and watch.doubt is not None)
+            not is_verified(slot, generation_state)
+            or (
+                (watch := generation_state.watched.get(slot.index)) is not None
+                and watch.doubt is not None
+            )
         )
     )
 
 
-def is_verified(slot: SlotView, known: GenerationState) -> bool:
+def is_verified(slot: SlotView, generation_state: GenerationState) -> bool:
     """Whether the slot's replica has proved to be ours since its run began."""
-    before = known.verified.get(slot.index)
+    before = generation_state.verified.get(slot.index)
     return before is not None and before.run == run_of(slot)
 
 
-def generation(sight: GenerationInput, known: GenerationState) -> Generation:
+def generation(sight: GenerationInput, generation_state: GenerationState) -> Generation:
     """Join what was seen with what is known from before."""
-    sight = replace(sight, view=_with_known_ports(sight.view, known))
+    sight = replace(sight, view=_with_known_ports(sight.view, generation_state))
     view, now_s = sight.view, sight.now_s
-    verified = _verified(sight, known)
+    verified = _verified(sight, generation_state)
     runs = {
         slot.index: run
         for slot in view.slots
@@ -151,18 +154,18 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
     }
     lease_s = whole_number(view.directives, "lease_s", DEFAULT_LEASE_S)
     start_timeout_s = whole_number(view.directives, "start_timeout_s", DEFAULT_START_TIMEOUT_S)
-    judged = _judged(sight, known, runs)
+    judged = _judged(sight, generation_state, runs)
     failed_now = frozenset(o.index for o in judged.outliers if o.verdict is Verdict.FAILED)
     slots, down = [], {}
     for seen in view.slots:
         run = runs.get(seen.index)
         slot = _slot(sight, seen, run, lease_s, is_ready=seen.index in verified)
-        if slot.phase is Phase.WARM and seen.index in known.draining_since_s:
+        if slot.phase is Phase.WARM and seen.index in generation_state.draining_since_s:
             slot = replace(slot, is_drained=True)
         if (watch := judged.watched.get(seen.index)) is not None and watch.doubt is not None:
             outdated = slot.is_outdated or watch.is_outdated(now_s)
             slot = replace(slot, is_doubted=watch.is_out, is_outdated=outdated)
-        before = known.down.get(seen.index)
+        before = generation_state.down.get(seen.index)
         wrong = _down(sight, seen, slot, run, before, start_timeout_s=start_timeout_s)
         if run is not None and seen.index in failed_now:
             wrong = Down(run, now_s, starts=False, unfit=True)
@@ -170,29 +173,31 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
             down[seen.index] = wrong
             slot = replace(slot, phase=Phase.OUT) if wrong.unfit else slot
         slots.append(slot)
-    failed = _failed(view, known, verified, now_s)
-    failures = _failures(view, known, verified, now_s, failed=failed)
+    failed = _failed(view, generation_state, verified, now_s)
+    failures = _failures(view, generation_state, verified, now_s, failed=failed)
     state = GenerationState(
-        backoff=_backoff(view, known, verified, down, now_s, failed=failed),
-        is_proved=known.is_proved or bool(verified),
+        backoff=_backoff(view, generation_state, verified, down, now_s, failed=failed),
+        is_proved=generation_state.is_proved or bool(verified),
         verified=verified,
-        draining_since_s=_draining_since_s(slots, known, now_s),
+        draining_since_s=_draining_since_s(slots, generation_state, now_s),
         down=down,
         alive=frozenset(s.index for s in view.slots if s.state in _UNDER_WAY),
         leaving=frozenset(s.index for s in view.slots if s.ends_in_s is not None),
-        desired=known.desired,
-        unheard=known.unheard,
-        retired_s=known.retired_s,
-        seen_s=known.seen_s or now_s,
+        desired=generation_state.desired,
+        unheard=generation_state.unheard,
+        retired_s=generation_state.retired_s,
+        seen_s=generation_state.seen_s or now_s,
         failing=frozenset(s.index for s in view.slots if s.state == "ending")
-        & (failed | known.failing),
+        & (failed | generation_state.failing),
         watched=judged.watched,
-        removed_s=_removed_s(known, len(failed_now), now_s),
-        removed=_removed(view, judged) or known.removed,
+        removed_s=_removed_s(generation_state, len(failed_now), now_s),
+        removed=_removed(view, judged) or generation_state.removed,
         nodes=_nodes(view),
         failures=failures,
-        late_s=_late_s(known, failed, start_timeout_s),
-        ran_on=known.ran_on | _ran_on(known, verified, down, now_s) if failures else frozenset(),
+        late_s=_late_s(generation_state, failed, start_timeout_s),
+        ran_on=generation_state.ran_on | _ran_on(generation_state, verified, down, now_s)
+        if failures
+        else frozenset(),
     )
     array = view.array_job_id
     return Generation(
@@ -200,9 +205,9 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
         state,
         tuple(slots),
         {SlotId(array, index): run for index, run in runs.items()},
-        _starts(sight, known, verified),
+        _starts(sight, generation_state, verified),
         _said(sight),
-        _unknown(sight, known),
+        _unknown(sight, generation_state),
         _cut(sight, runs, down),
         judged.outliers,
     )
@@ -216,7 +221,7 @@ def _nodes(view: ServiceView) -> Mapping[int, str]:
 
 
 def _judged(
-    sight: GenerationInput, known: GenerationState, runs: Mapping[int, ReplicaRun]
+    sight: GenerationInput, generation_state: GenerationState, runs: Mapping[int, ReplicaRun]
 ) -> Judgement:
     sights: dict[int, Sight] = {}
     for slot in sight.view.slots:
@@ -224,75 +229,77 @@ def _judged(
         if slot.state != "running" or run is None or sight.backend is None:
             continue
         server = sight.backend.server_of(run.endpoint)
-        if server is not None and not _is_unfit(known, slot.index, run):
+        if server is not None and not _is_unfit(generation_state, slot.index, run):
             answer = sight.answers.get((sight.view.array_job_id, slot.index))
             serves = server.up and server.mode is ServerMode.READY
             sights[slot.index] = Sight((run.job_id, run.start_s), server, serves, answer)
-    left = removals_left(known.removed_s, len(sight.view.slots), sight.now_s)
+    left = removals_left(generation_state.removed_s, len(sight.view.slots), sight.now_s)
     bounds = Bounds(sight.service_s, sight.deadline_s, left, sight.p95_s)
-    return judge(known.watched, sights, bounds, sight.now_s)
+    return judge(generation_state.watched, sights, bounds, sight.now_s)
 
 
-def _is_unfit(known: GenerationState, index: int, run: ReplicaRun) -> bool:
-    down = known.down.get(index)
+def _is_unfit(generation_state: GenerationState, index: int, run: ReplicaRun) -> bool:
+    down = generation_state.down.get(index)
     return down is not None and down.unfit and down.run == run
 
 
 def _failures(
     view: ServiceView,
-    known: GenerationState,
+    generation_state: GenerationState,
     verified: Mapping[int, Verified],
     now_s: float,
     *,
     failed: frozenset[int],
 ) -> tuple[Failure, ...]:
     settled_s: dict[str, float] = {}
-    for index, found in verified.items():
-        if now_s - found.at_s >= _WELL_S and index in known.nodes:
-            node = known.nodes[index]
-            settled_s[node] = max(found.at_s, settled_s.get(node, 0.0))
+    for index, proof in verified.items():
+        if now_s - proof.at_s >= _WELL_S and index in generation_state.nodes:
+            node = generation_state.nodes[index]
+            settled_s[node] = max(proof.at_s, settled_s.get(node, 0.0))
     before = [
         failure
-        for failure in known.failures
+        for failure in generation_state.failures
         if now_s - failure.at_s < FAILURES_S and failure.at_s >= settled_s.get(failure.node, 0.0)
     ]
     new = [
-        Failure(known.nodes[slot.index], now_s, slot.is_borrowed)
+        Failure(generation_state.nodes[slot.index], now_s, slot.is_borrowed)
         for slot in view.slots
-        if slot.index in failed and slot.index in known.nodes
+        if slot.index in failed and slot.index in generation_state.nodes
     ]
     return tuple([*before, *new][-MOST_FAILURES:])
 
 
-def _late_s(known: GenerationState, failed: frozenset[int], start_timeout_s: int) -> int:
+def _late_s(generation_state: GenerationState, failed: frozenset[int], start_timeout_s: int) -> int:
     if not failed:
-        return known.late_s
-    late = (known.down[index] for index in failed if index in known.down)
+        return generation_state.late_s
+    late = (generation_state.down[index] for index in failed if index in generation_state.down)
     return start_timeout_s if any(down.unfit and down.starts for down in late) else 0
 
 
 def _ran_on(
-    known: GenerationState,
+    generation_state: GenerationState,
     verified: Mapping[int, Verified],
     down: Mapping[int, Down],
     now_s: float,
 ) -> frozenset[str]:
     return frozenset(
-        known.nodes[index]
-        for index, found in verified.items()
-        if now_s - found.at_s >= SETTLED_S and index not in down and index in known.nodes
+        generation_state.nodes[index]
+        for index, proof in verified.items()
+        if now_s - proof.at_s >= SETTLED_S and index not in down and index in generation_state.nodes
     )
 
 
-def _removed_s(known: GenerationState, more: int, now_s: float) -> tuple[float, ...]:
-    lately = tuple(at_s for at_s in known.removed_s if now_s - at_s < SPAN_S)
+def _removed_s(generation_state: GenerationState, more: int, now_s: float) -> tuple[float, ...]:
+    lately = tuple(at_s for at_s in generation_state.removed_s if now_s - at_s < SPAN_S)
     return (*lately, *(now_s,) * more)
 
 
 def _removed(view: ServiceView, judged: Judgement) -> str:
     nodes = {slot.index: slot.node for slot in view.slots}
     outliers = [outlier for outlier in judged.outliers if outlier.verdict is Verdict.FAILED]
-    return "; ".join(f"{replica_text(one.index, nodes[one.index])} {one.why}" for one in outliers)
+    return "; ".join(
+        f"{replica_text(outlier.index, nodes[outlier.index])} {outlier.why}" for outlier in outliers
+    )
 
 
 def _cut(
@@ -311,21 +318,23 @@ def _cut(
     return frozenset(endpoints)
 
 
-def _unknown(sight: GenerationInput, known: GenerationState) -> frozenset[str]:
-    first_s = known.seen_s or sight.now_s
+def _unknown(sight: GenerationInput, generation_state: GenerationState) -> frozenset[str]:
+    first_s = generation_state.seen_s or sight.now_s
     if sight.now_s - first_s >= SETTLES_S:
         return frozenset()
     return frozenset(
         slot.address
         for slot in sight.view.slots
-        if slot.state == "starting" and slot.index not in known.verified
+        if slot.state == "starting" and slot.index not in generation_state.verified
         if slot.start_s is not None and slot.start_s < first_s
     )
 
 
-def _with_known_ports(view: ServiceView, known: GenerationState) -> ServiceView:
+def _with_known_ports(view: ServiceView, generation_state: GenerationState) -> ServiceView:
     """Fill in ports that the daemon's look has missed: the run still listens and serves there."""
-    slots = tuple(_with_ports(slot, known.verified.get(slot.index)) for slot in view.slots)
+    slots = tuple(
+        _with_ports(slot, generation_state.verified.get(slot.index)) for slot in view.slots
+    )
     is_whole = all(now is seen for now, seen in zip(slots, view.slots, strict=True))
     return view if is_whole else view.model_copy(update={"slots": slots})
 
@@ -342,23 +351,25 @@ def _with_ports(slot: SlotView, before: Verified | None) -> SlotView:
     return slot.model_copy(update=change)
 
 
-def _verified(sight: GenerationInput, known: GenerationState) -> Mapping[int, Verified]:
+def _verified(sight: GenerationInput, generation_state: GenerationState) -> Mapping[int, Verified]:
     """Return the runs known to be ours, by slot index.
 
     The run of an ended slot is kept for one look, to judge its end. While Slurm ends a run, its
     last requests are still where it listened.
     """
-    found = dict[int, Verified]()
+    verified_slots = dict[int, Verified]()
     for slot in sight.view.slots:
-        before, run = known.verified.get(slot.index), run_of(slot)
+        before, run = generation_state.verified.get(slot.index), run_of(slot)
         if run is None:
-            if before is not None and (slot.index in known.alive or slot.state == "ending"):
-                found[slot.index] = before
+            if before is not None and (
+                slot.index in generation_state.alive or slot.state == "ending"
+            ):
+                verified_slots[slot.index] = before
         elif before is not None and before.run == run:
-            found[slot.index] = before
+            verified_slots[slot.index] = before
         elif _probe(sight, slot) is Probe.OURS:
-            found[slot.index] = Verified(run, sight.now_s)
-    return found
+            verified_slots[slot.index] = Verified(run, sight.now_s)
+    return verified_slots
 
 
 def _probe(sight: GenerationInput, slot: SlotView) -> Probe:
@@ -373,31 +384,36 @@ def _said(sight: GenerationInput) -> tuple[str, ...]:
 
 
 def _starts(
-    sight: GenerationInput, known: GenerationState, verified: Mapping[int, Verified]
+    sight: GenerationInput, generation_state: GenerationState, verified: Mapping[int, Verified]
 ) -> tuple[ReplicaStart, ...]:
     """Return starts that this launcher saw under way and that have made a replica ready since."""
-    found: list[ReplicaStart] = []
+    starts: list[ReplicaStart] = []
     for slot in sight.view.slots:
         now = verified.get(slot.index)
-        is_new = now is not None and now.at_s == sight.now_s and slot.index in known.alive
+        is_new = (
+            now is not None and now.at_s == sight.now_s and slot.index in generation_state.alive
+        )
         if is_new and slot.released_s is not None and slot.start_s is not None:
             queue_s = max(0.0, float(slot.start_s - slot.released_s))
-            found.append(ReplicaStart(queue_s, max(0.0, sight.now_s - slot.start_s)))
-    return tuple(found)
+            starts.append(ReplicaStart(queue_s, max(0.0, sight.now_s - slot.start_s)))
+    return tuple(starts)
 
 
 def _draining_since_s(
-    slots: list[Slot], known: GenerationState, now_s: float
+    slots: list[Slot], generation_state: GenerationState, now_s: float
 ) -> Mapping[int, float]:
     return {
-        slot.id.index: known.draining_since_s.get(slot.id.index, now_s)
+        slot.id.index: generation_state.draining_since_s.get(slot.id.index, now_s)
         for slot in slots
         if slot.phase is Phase.DRAINING or slot.is_drained
     }
 
 
 def _failed(
-    view: ServiceView, known: GenerationState, verified: Mapping[int, Verified], now_s: float
+    view: ServiceView,
+    generation_state: GenerationState,
+    verified: Mapping[int, Verified],
+    now_s: float,
 ) -> frozenset[int]:
     """Return the slots of failed starts: desired, and ended by themselves before they had settled.
 
@@ -405,14 +421,16 @@ def _failed(
     did not end by itself. A slot that a request without an answer left out may have been given back
     because of that request: that is no failure.
     """
-    desired_run = known.desired.run if known.desired is not None else frozenset()
-    if known.unheard is not None:
-        desired_run &= known.unheard
+    desired_run = (
+        generation_state.desired.run if generation_state.desired is not None else frozenset()
+    )
+    if generation_state.unheard is not None:
+        desired_run &= generation_state.unheard
     over = frozenset(s.index for s in view.slots if s.state in _OVER and s.ends_in_s is None)
-    ended = over & (known.alive - known.leaving) - _cancelled(view)
+    ended = over & (generation_state.alive - generation_state.leaving) - _cancelled(view)
     settled = {i for i, v in verified.items() if now_s - v.at_s >= SETTLED_S}
     requeued = frozenset(slot.index for slot in view.slots if slot.is_requeued)
-    return (ended & unfit(known.down)) | ((ended & desired_run) - settled - requeued)
+    return (ended & unfit(generation_state.down)) | ((ended & desired_run) - settled - requeued)
 
 
 def _cancelled(view: ServiceView) -> frozenset[int]:
@@ -421,20 +439,24 @@ def _cancelled(view: ServiceView) -> frozenset[int]:
 
 def _backoff(
     view: ServiceView,
-    known: GenerationState,
+    generation_state: GenerationState,
     verified: Mapping[int, Verified],
     down: Mapping[int, Down],
     now_s: float,
     *,
     failed: frozenset[int],
 ) -> Backoff:
-    before = known.backoff.forgiven() if known.failing & _cancelled(view) else known.backoff
+    before = (
+        generation_state.backoff.forgiven()
+        if generation_state.failing & _cancelled(view)
+        else generation_state.backoff
+    )
     if failed:
         return before.failed(now_s)
     backoff = before.restarted(view.order.restart_s)
-    for index, found in verified.items():
+    for index, proof in verified.items():
         if index not in down:
-            backoff = backoff.settled(found.at_s, now_s)
+            backoff = backoff.settled(proof.at_s, now_s)
     return backoff
 
 

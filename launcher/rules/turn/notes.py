@@ -68,8 +68,8 @@ def waiting_text(view: ServiceView) -> str:
     reasons = {slot.reason.partition(",")[0]: slot.reason for slot in sorted(stuck, key=_detail)}
     if not reasons:
         return ""
-    said = "; ".join(_IN_WORDS.get(name, reasons[name]) for name in sorted(reasons))
-    return f"Slurm: {said} (explained by: slicewise why {view.array_job_id}_{stuck[0].index})"
+    texts = "; ".join(_IN_WORDS.get(name, reasons[name]) for name in sorted(reasons))
+    return f"Slurm: {texts} (explained by: slicewise why {view.array_job_id}_{stuck[0].index})"
 
 
 def replica_text(index: int, node: str) -> str:

@@ -178,7 +178,7 @@ def judge(
     watched: Mapping[int, Watch], sights: Mapping[int, Sight], bounds: Bounds, now_s: float
 ) -> Judgement:
     """Judge replicas in doubt by their answers, and find new ones; by slot index."""
-    found: dict[int, Watch] = {}
+    watches: dict[int, Watch] = {}
     outliers: list[Outlier] = []
     for index, sight in sights.items():
         watch = _updated(watched.get(index), sight, now_s)
@@ -187,21 +187,21 @@ def judge(
             outliers.append(outlier)
             passed = watch.passed + (outlier.verdict is Verdict.PASSED)
             watch = _fresh(sight, now_s, passed)
-        found[index] = watch
-    judged = {one.index for one in outliers}
-    in_doubt = sum(one.doubt is not None for one in found.values())
+        watches[index] = watch
+    judged = {outlier.index for outlier in outliers}
+    in_doubt = sum(watch.doubt is not None for watch in watches.values())
     for index, sight in sights.items():
-        watch = found[index]
+        watch = watches[index]
         if not sight.serves or watch.doubt is not None or index in judged:
             continue
-        why, is_worse = _stands_out(index, found, sights, bounds, now_s)
+        why, is_worse = _stands_out(index, watches, sights, bounds, now_s)
         if not why or in_doubt >= bounds.removals:
             continue
         in_doubt += 1
         from_s = now_s - watch.silent_s
-        found[index] = replace(watch, doubt=Doubt(now_s, from_s, why, is_worse))
+        watches[index] = replace(watch, doubt=Doubt(now_s, from_s, why, is_worse))
         outliers.append(Outlier(index, Verdict.ASKED, why))
-    return Judgement(_taken_out(found, sights), tuple(outliers))
+    return Judgement(_taken_out(watches, sights), tuple(outliers))
 
 
 def _fresh(sight: Sight, now_s: float, passed: int = 0) -> Watch:
@@ -256,10 +256,10 @@ def _verdict(
     doubt = watch.doubt
     if doubt is None:
         return None
-    said = answer or Answer(Probe.SILENT)
-    if said.probe is Probe.OURS:
+    answer_seen = answer or Answer(Probe.SILENT)
+    if answer_seen.probe is Probe.OURS:
         return Outlier(index, Verdict.PASSED, doubt.why)
-    if said.is_failure or said.probe is Probe.STRANGER:
+    if answer_seen.is_failure or answer_seen.probe is Probe.STRANGER:
         return Outlier(index, Verdict.FAILED, f"{doubt.why}, and an inference failed")
     if doubt.from_s < doubt.since_s < watch.moved_s:
         return Outlier(index, Verdict.PASSED, doubt.why)
@@ -281,7 +281,7 @@ def _stands_out(
     pause_s = min(_LONGEST_PAUSE_S, _PAUSE_S * 2.0 ** min(watch.passed - 1, 10))
     if watch.passed and now_s - watch.passed_s < pause_s:
         return "", False
-    siblings = [watched[one] for one, seen in sights.items() if one != index and seen.serves]
+    siblings = [watched[other] for other, seen in sights.items() if other != index and seen.serves]
     if watch.recent >= FEWEST:
         share = watch.recent_errors / watch.recent
         is_worse = any(
@@ -302,13 +302,17 @@ def _taken_out(watched: Mapping[int, Watch], sights: Mapping[int, Sight]) -> Map
 
     At least half of the replicas go on: where a sibling has gone, one in doubt comes back.
     """
-    worse = {index: one.doubt for index, one in watched.items() if one.doubt and one.doubt.is_worse}
+    worse = {
+        index: watch.doubt
+        for index, watch in watched.items()
+        if watch.doubt and watch.doubt.is_worse
+    }
     others = sum(seen.serves and index not in worse for index, seen in sights.items())
     most = (len(worse) + others) // 2
     out = sorted(worse, key=lambda index: (worse[index].since_s, index))[:most]
     return {
-        index: one
-        if one.doubt is None
-        else replace(one, doubt=replace(one.doubt, is_out=index in out))
-        for index, one in watched.items()
+        index: watch
+        if watch.doubt is None
+        else replace(watch, doubt=replace(watch.doubt, is_out=index in out))
+        for index, watch in watched.items()
     }

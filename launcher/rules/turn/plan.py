@@ -140,8 +140,8 @@ class ServicePlan:
     @property
     def desired(self) -> frozenset[int] | None:
         """Slots that the newest generation is to run; None if the daemon already knows them."""
-        found = self.desired_by_array.get(self.array_job_id)
-        return found.run if found is not None else None
+        desired = self.desired_by_array.get(self.array_job_id)
+        return desired.run if desired is not None else None
 
 
 Rests = Mapping[str, Rest]
@@ -189,10 +189,10 @@ def key_of(view: ServiceView) -> str:
 
 def by_service(view: ViewAnswer) -> Mapping[str, Sequence[ServiceView]]:
     """Group generations by service, the newest last."""
-    found: dict[str, list[ServiceView]] = defaultdict(list)
-    for service in sorted(view.services, key=lambda one: one.array_job_id):
-        found[key_of(service)].append(service)
-    return found
+    by_service: dict[str, list[ServiceView]] = defaultdict(list)
+    for service in sorted(view.services, key=lambda service: service.array_job_id):
+        by_service[key_of(service)].append(service)
+    return by_service
 
 
 def decide(
@@ -215,7 +215,7 @@ def decide(
     if not view.complete:
         return None
     resting: dict[str, Rest] = {}
-    found: dict[str, ServiceState] = {}
+    states: dict[str, ServiceState] = {}
     plans: list[ServicePlan] = []
     waiting: list[Route] = []
     unreadable: dict[str, str] = {}
@@ -226,23 +226,23 @@ def decide(
     claims = LineClaims(gateway, services, rests)
     budgets = {tenant.name: tenant.budget for tenant in view.tenants}
     for key, found_views in services.items():
-        known = state.get(key) or ServiceState()
+        service_state = state.get(key) or ServiceState()
         counted = (gateway.backend_of(key), gateway.routes.get(key, ""))
         sight = RestSight.of(found_views, counted, most, free)
         if (before := rests.get(key)) is not None:
-            if before.lasts(known, sight, now_s):
-                found[key], resting[key] = known, before.later(now_s)
+            if before.lasts(service_state, sight, now_s):
+                states[key], resting[key] = service_state, before.later(now_s)
                 plans.append(before.plan)
                 continue
-            known = before.ended(known)
-        views, aborted = unless_aborted(found_views, known)
+            service_state = before.ended(service_state)
+        views, aborted = unless_aborted(found_views, service_state)
         engine = engine_of(views[-1].directives)
         try:
             spec = service_spec(views[-1].directives)
         except InvalidInputError as error:
             spec, unreadable[key] = None, str(error)
-        last = (known.generations.get(one.array_job_id) for one in views)
-        found[key], plan = known, None
+        last = (service_state.generations.get(view.array_job_id) for view in views)
+        states[key], plan = service_state, None
         if spec is not None and not any(_is_stale(view, one, now_s) for one in last):
             look = ServiceInput(
                 *(key, spec, views, counted[0], load_of(*counted)),
@@ -252,44 +252,46 @@ def decide(
                 used_up=used_up(budgets.get(views[-1].tenant), spec, views, now_s + gateway.hold_s),
                 curves=curves,
             )
-            found[key], plan, why_none = _decided(look, known, now_s)
+            states[key], plan, why_none = _decided(look, service_state, now_s)
             unreadable |= {key: why_none} if why_none else {}
         if plan is None:
-            places = scaling_inputs.concurrency(spec, engine, known.memory) if spec else 1
+            places = scaling_inputs.concurrency(spec, engine, service_state.memory) if spec else 1
             waiting.append(_as_it_is(gateway, views[-1], places, engine.pool))
             continue
         plans.append(plan)
         if plan.decision.wanted:
             claims.claim(key)
-        if not plan.lineless and (begun := rest(found[key], plan, sight, now_s)) is not None:
+        if not plan.lineless and (begun := rest(states[key], plan, sight, now_s)) is not None:
             resting[key] = begun
     routes = plan_routes(gateway, (*waiting, *(plan.route for plan in plans)))
-    return found, TurnPlan(tuple(plans), routes, unreadable, resting)
+    return states, TurnPlan(tuple(plans), routes, unreadable, resting)
 
 
 def _decided(
-    look: "ServiceInput", known: ServiceState, now_s: float
+    look: "ServiceInput", service_state: ServiceState, now_s: float
 ) -> tuple[ServiceState, ServicePlan | None, str]:
     """Decide for one service; if its figures can't be computed with, nothing of it changes.
 
     Its replicas may have told any figures: they cost no other service its turn.
     """
     try:
-        return *decide_service(look, known, now_s), ""
+        return *decide_service(look, service_state, now_s), ""
     except ArithmeticError as error:
-        return known, None, f"its figures can't be computed with: {error!r}"
+        return service_state, None, f"its figures can't be computed with: {error!r}"
 
 
 def unless_aborted(
-    views: Sequence[ServiceView], known: ServiceState
+    views: Sequence[ServiceView], service_state: ServiceState
 ) -> tuple[Sequence[ServiceView], AbortedRoll | None]:
     """Put a generation that is given up before all others, so that it is replaced and retired.
 
     Its service says after how many failed starts, while a generation before it had a ready replica
     once. Return as well the last aborted roll-over, unless a newer generation has come since.
     """
-    newest, last = views[-1], known.aborted
-    states = [known.generations.get(view.array_job_id) or GenerationState() for view in views]
+    newest, last = views[-1], service_state.aborted
+    states = [
+        service_state.generations.get(view.array_job_id) or GenerationState() for view in views
+    ]
     after = whole_number(newest.directives, "abort_roll_after", 0)
     failures = states[-1].backoff.failures
     fails = 0 < after <= failures and not states[-1].is_proved
@@ -335,15 +337,18 @@ def _as_it_is(gateway: Gateway, newest: ServiceView, concurrency: int, pool: str
     )
 
 
-def _is_stale(view: ViewAnswer, known: GenerationState | None, now_s: float) -> bool:
+def _is_stale(view: ViewAnswer, generation_state: GenerationState | None, now_s: float) -> bool:
     """Whether the view is older than what was last asked of the daemon.
 
     A request with a time in the future is ignored: the clock has been set back since. So is a view
     that is older by more than ``STALE_S``: the daemon's clock is behind this one.
     """
-    if known is None:
+    if generation_state is None:
         return False
-    asked_s = max(known.desired.at_s if known.desired is not None else 0.0, known.retired_s)
+    asked_s = max(
+        generation_state.desired.at_s if generation_state.desired is not None else 0.0,
+        generation_state.retired_s,
+    )
     return asked_s - STALE_S <= view.observed_s <= asked_s <= now_s
 
 
@@ -404,19 +409,21 @@ class ServiceInput:
 
 
 def decide_service(
-    look: ServiceInput, known: ServiceState, now_s: float
+    look: ServiceInput, service_state: ServiceState, now_s: float
 ) -> tuple[ServiceState, ServicePlan]:
     """Decide for one service: how many replicas, which slots run, which of them get requests."""
-    seen = tuple(_generation(look, view, known, now_s) for view in look.views)
+    seen = tuple(_generation(look, view, service_state, now_s) for view in look.views)
     fallback = _fallback(seen)
-    known, decision = _scaled(look, seen, known, now_s, falls_back=fallback is not None)
-    slots = tuple(slot for one in seen for slot in one.slots)
+    service_state, decision = _scaled(
+        look, seen, service_state, now_s, falls_back=fallback is not None
+    )
+    slots = tuple(slot for generation in seen for slot in generation.slots)
     plan = plan_slots(slots, _goal(look, seen, decision, fallback, now_s))
-    generations = {one.array_job_id: one.state for one in seen}
-    state = replace(known, generations=generations, aborted=look.aborted)
-    concurrency = scaling_inputs.concurrency(look.spec, look.engine, known.memory)
+    generations = {generation.array_job_id: generation.state for generation in seen}
+    state = replace(service_state, generations=generations, aborted=look.aborted)
+    concurrency = scaling_inputs.concurrency(look.spec, look.engine, service_state.memory)
     service_plan = _service_plan(look, seen, decision, plan, now_s, concurrency=concurrency)
-    objective_ms = scaling_inputs.objective_ms(look.spec, known.memory)
+    objective_ms = scaling_inputs.objective_ms(look.spec, service_state.memory)
     return state, replace(service_plan, objective_ms=objective_ms, lineless=_lineless(look))
 
 
@@ -428,7 +435,7 @@ def _lineless(look: ServiceInput) -> str:
 
 
 def _generation(
-    look: ServiceInput, view: ServiceView, known: ServiceState, now_s: float
+    look: ServiceInput, view: ServiceView, service_state: ServiceState, now_s: float
 ) -> Generation:
     sight = GenerationInput(
         view,
@@ -436,11 +443,11 @@ def _generation(
         look.answers,
         look.is_current(view),
         now_s,
-        service_s=known.memory.work.service_s if known.memory is not None else 1.0,
+        service_s=service_state.memory.work.service_s if service_state.memory is not None else 1.0,
         deadline_s=look.spec.deadline_s,
         p95_s=None if look.spec.p95_ms is None else look.spec.p95_ms / 1000,
     )
-    return generation(sight, known.generations.get(view.array_job_id) or GenerationState())
+    return generation(sight, service_state.generations.get(view.array_job_id) or GenerationState())
 
 
 def _fallback(seen: Sequence[Generation]) -> Generation | None:
@@ -451,7 +458,9 @@ def _fallback(seen: Sequence[Generation]) -> Generation | None:
     """
     if not seen[-1].state.backoff.is_failing:
         return None
-    return next((one for one in reversed(seen[:-1]) if one.state.is_proved), None)
+    return next(
+        (generation for generation in reversed(seen[:-1]) if generation.state.is_proved), None
+    )
 
 
 def _refuses(seen: Sequence[Generation]) -> bool:
@@ -459,41 +468,41 @@ def _refuses(seen: Sequence[Generation]) -> bool:
 
     A generation that takes over is waited for.
     """
-    serves = any(_serving(one.slots) for one in seen)
+    serves = any(_serving(generation.slots) for generation in seen)
     return seen[-1].state.backoff.is_failing and not serves and _fallback(seen) is None
 
 
 def _scaled(
     look: ServiceInput,
     seen: Sequence[Generation],
-    known: ServiceState,
+    service_state: ServiceState,
     now_s: float,
     *,
     falls_back: bool,
 ) -> tuple[ServiceState, ScalingDecision]:
     """Return what is remembered now, and how many replicas are wanted."""
-    slots = [slot for one in seen for slot in one.slots]
+    slots = [slot for generation in seen for slot in generation.slots]
     counted = slots if falls_back else [slot for slot in slots if not slot.is_replaced]
     newest, load = seen[-1], look.load
-    if not falls_back and _refuses(seen) and known.memory is not None:
+    if not falls_back and _refuses(seen) and service_state.memory is not None:
         starts = any(map(_starts, newest.slots))
-        load = scaling_inputs.with_refused(load, known.memory.seen, starts=starts)
+        load = scaling_inputs.with_refused(load, service_state.memory.seen, starts=starts)
     usable = sum(slot.state != "gone" for slot in look.newest.slots)
     most = 0 if look.lineless else min(look.most, usable)
     asked = scaling_inputs.scaling(look.spec, look.newest.order, most, look.engine)
     if look.newest.order.delete_s is not None:
         since_s = now_s - look.newest.order.delete_s
         can_serve = not newest.state.backoff.failures or bool(_serving(slots))
-        at_once = scaling_inputs.concurrency(look.spec, look.engine, known.memory)
+        at_once = scaling_inputs.concurrency(look.spec, look.engine, service_state.memory)
         decision = scaling_inputs.ending(asked, load, at_once, since_s, can_serve=can_serve)
-        return known, decision
+        return service_state, decision
     serve = _replicas_that_serve(look, seen)
-    begins = known.memory or initial(_first_supply(slots, counted), now_s)
+    begins = service_state.memory or initial(_first_supply(slots, counted), now_s)
     now = Serving(look.key, serve, look.spec.measured or "")
-    known = with_replicas(known, begins, asked, look.curves, now)
+    service_state = with_replicas(service_state, begins, asked, look.curves, now)
     memory, decision = autoscale(
         asked,
-        known.memory or begins,
+        service_state.memory or begins,
         scaling.ServiceLook(
             now_s,
             load,
@@ -508,17 +517,21 @@ def _scaled(
     )
     if lineless := _lineless(look):
         decision = replace(decision, reason=f"{decision.reason}; {lineless}", ready_in_s=None)
-    return replace(known, memory=memory), _with_backoff(decision, newest, now_s)
+    return replace(service_state, memory=memory), _with_backoff(decision, newest, now_s)
 
 
 def _replicas_that_serve(look: ServiceInput, seen: Sequence[Generation]) -> frozenset[str]:
     """Name the kinds of replicas that serve; while none does, that of the newest generation."""
-    generations = (one for one in seen if any(slot.phase is Phase.SERVING for slot in one.slots))
+    generations = (
+        generation
+        for generation in seen
+        if any(slot.phase is Phase.SERVING for slot in generation.slots)
+    )
     return frozenset(map(_replicas, generations)) or frozenset((replicas_of(look.newest),))
 
 
-def _replicas(one: Generation) -> str:
-    return replicas_of(one.view)
+def _replicas(generation: Generation) -> str:
+    return replicas_of(generation.view)
 
 
 def _starts(slot: Slot) -> bool:
@@ -565,9 +578,9 @@ def _goal(
         kept_back=frozenset(desired.kept_back & held if desired is not None else ()),
         is_firm=desired is not None and desired.is_firm,
         late=frozenset(
-            SlotId(one.array_job_id, index)
-            for one in seen
-            for index, since_s in one.state.draining_since_s.items()
+            SlotId(generation.array_job_id, index)
+            for generation in seen
+            for index, since_s in generation.state.draining_since_s.items()
             if now_s - since_s >= DRAIN_DEADLINE_S
         ),
     )
@@ -582,13 +595,13 @@ def _service_plan(
     *,
     concurrency: int,
 ) -> ServicePlan:
-    slots = tuple(slot for one in seen for slot in one.slots)
+    slots = tuple(slot for generation in seen for slot in generation.slots)
     pressing = urgency(look.load, concurrency * len(_serving(slots)))
     newest, told = seen[-1], _note(look, seen, now_s)
     desired_by_array = {
-        one.array_job_id: replace(desired, avoid=look.avoid)
-        for one in seen
-        if _must_send(one, desired := _desired(one, plan, told, pressing, now_s))
+        generation.array_job_id: replace(desired, avoid=look.avoid)
+        for generation in seen
+        if _must_send(generation, desired := _desired(generation, plan, told, pressing, now_s))
     }
     return ServicePlan(
         array_job_id=newest.array_job_id,
@@ -605,7 +618,11 @@ def _service_plan(
             slot.index for slot in newest.view.slots if slot.state == "gone" and slot.job_id is None
         ),
         is_unpaid=look.used_up is not None,
-        outliers=tuple((one.array_job_id, outlier) for one in seen for outlier in one.outliers),
+        outliers=tuple(
+            (generation.array_job_id, outlier)
+            for generation in seen
+            for outlier in generation.outliers
+        ),
         submit_s=newest.view.submit_s,
         concurrency=concurrency,
         times_tokens=look.spec.ttft_ms is not None or look.spec.tpot_ms is not None,
@@ -632,12 +649,12 @@ def _route(
     concurrency: int,
 ) -> Route:
     targets: dict[Endpoint, ServerMode] = {
-        one.runs[slot].endpoint: mode
-        for one in seen
+        generation.runs[slot].endpoint: mode
+        for generation in seen
         for slot, mode in plan.modes.items()
-        if slot in one.runs
+        if slot in generation.runs
     }
-    serves = any(_serving(one.slots) for one in seen)
+    serves = any(_serving(generation.slots) for generation in seen)
     newest = seen[-1]
     failed = _failure_text(newest) if _refuses(seen) else ""
     if look.used_up is not None and not serves:
@@ -649,10 +666,10 @@ def _route(
         look.engine.pool,
         retry_after_s=None if serves else _retry_after_s(look, decision),
         closing=look.newest.order.delete_s is not None,
-        spared=frozenset().union(*(one.unknown for one in seen)),
+        spared=frozenset().union(*(generation.unknown for generation in seen)),
         in_time=decision.in_time,
         failing=note((failed,))[:_REASON_LENGTH],
-        cut=frozenset().union(*(one.cut for one in seen)),
+        cut=frozenset().union(*(generation.cut for generation in seen)),
         deadline_ms=None if look.spec.deadline_s is None else ceil(look.spec.deadline_s * 1000),
         retry_once=look.spec.retry_once,
         sequences=look.newest.directives.get("session_affinity") == "sequence",
@@ -688,57 +705,57 @@ def _retry_after_s(look: ServiceInput, decision: ScalingDecision) -> int | None:
 
 def _note(look: ServiceInput, seen: Sequence[Generation], now_s: float) -> str:
     newest = seen[-1]
-    serves = any(_serving(one.slots) for one in seen[:-1])
+    serves = any(_serving(generation.slots) for generation in seen[:-1])
     failed = "" if _has_started(newest) else _failure_text(newest, falls_back=serves)
-    outliers = (text for one in seen for text in _outliers(one, now_s))
+    outliers = (text for generation in seen for text in _outliers(generation, now_s))
     ended = aborted_text(look.aborted) if look.aborted is not None else ""
     unpaid = look.used_up.why if look.used_up is not None else ""
     return note((unpaid, failed, *outliers, *newest.said, ended))
 
 
-def _has_started(one: Generation) -> bool:
+def _has_started(generation: Generation) -> bool:
     """Whether a replica of the generation became ready after its last failed start.
 
     The failures still count against it until that replica has settled.
     """
-    failed_s = one.state.backoff.failed_s
-    return any(found.at_s > failed_s for found in one.state.verified.values())
+    failed_s = generation.state.backoff.failed_s
+    return any(proof.at_s > failed_s for proof in generation.state.verified.values())
 
 
-def _outliers(one: Generation, now_s: float) -> Iterator[str]:
+def _outliers(generation: Generation, now_s: float) -> Iterator[str]:
     """Yield texts about replicas in doubt, and about the last one that was taken out."""
-    nodes = {slot.index: slot.node for slot in one.view.slots}
-    for index, watch in one.state.watched.items():
+    nodes = {slot.index: slot.node for slot in generation.view.slots}
+    for index, watch in generation.state.watched.items():
         if watch.doubt is not None:
             meanwhile = "it gets no requests and" if watch.is_out else "it"
             replica = replica_text(index, nodes[index])
             yield f"{replica} {watch.doubt.why}; {meanwhile} is asked an inference"
-    if one.state.removed_s and now_s - one.state.removed_s[-1] < TOLD_S:
-        yield f"taken out: {one.state.removed}"
+    if generation.state.removed_s and now_s - generation.state.removed_s[-1] < TOLD_S:
+        yield f"taken out: {generation.state.removed}"
 
 
 def _desired(
-    one: Generation, plan: SlotPlan, told: str, pressing: float, now_s: float
+    generation: Generation, plan: SlotPlan, told: str, pressing: float, now_s: float
 ) -> DesiredSlots:
-    run = frozenset(slot.index for slot in plan.run if slot.array_job_id == one.array_job_id)
+    run = frozenset(slot.index for slot in plan.run if slot.array_job_id == generation.array_job_id)
     return DesiredSlots(run, now_s, told, pressing, is_firm=plan.is_quiet)
 
 
-def _must_send(one: Generation, desired: DesiredSlots) -> bool:
-    last = one.state.desired
+def _must_send(generation: Generation, desired: DesiredSlots) -> bool:
+    last = generation.state.desired
     if last is None or (last.run, last.note) != (desired.run, desired.note):
         return True
-    if one.state.unheard is not None:
+    if generation.state.unheard is not None:
         # The daemon may have taken a later request without its answer having come.
         return True
     if last.kept_back and desired.is_firm and not last.is_firm:
         return True
-    held = {slot.index for slot in one.view.slots if slot.state == "held"}
-    waiting = [slot for slot in one.view.slots if slot.state == "released"]
+    held = {slot.index for slot in generation.view.slots if slot.state == "held"}
+    waiting = [slot for slot in generation.view.slots if slot.state == "released"]
     pending = held | {slot.index for slot in waiting}
     # A slot that waits on borrowed quota may fit its tenant's own by now: the daemon checks again.
     borrows = any(slot.is_borrowed for slot in waiting)
-    fulfilled = not (held & desired.run) and one.state.alive <= desired.run and not borrows
+    fulfilled = not (held & desired.run) and generation.state.alive <= desired.run and not borrows
     presses_else = bool(pending & desired.run) and desired.urgency != last.urgency
     return (presses_else or not fulfilled) and desired.at_s - last.at_s >= ASK_AGAIN_S
 
@@ -758,10 +775,14 @@ def _retired(
     newest = seen[-1].state
     may_fail = decision.wanted or newest.backoff.failures or look.spec.abort_roll_after
     tries = not newest.is_proved and bool(may_fail)
-    kept = next((one for one in reversed(older) if one.state.is_proved), None) if tries else None
+    kept = (
+        next((generation for generation in reversed(older) if generation.state.is_proved), None)
+        if tries
+        else None
+    )
     ends = seen if closing and not decision.wanted else older
     return tuple(
-        one.array_job_id
-        for one in ends
-        if one is not kept and not one.is_under_way and now_s - one.state.retired_s >= ASK_AGAIN_S
+        end.array_job_id
+        for end in ends
+        if end is not kept and not end.is_under_way and now_s - end.state.retired_s >= ASK_AGAIN_S
     )

@@ -62,7 +62,7 @@ def quality(window: QualityWindow, objective_ms: float | None) -> ServiceQuality
     answered = sum(buckets)
     slowest_ms = last.timings.slowest_ms
     is_measured = answered and objective_ms is not None
-    found = ServiceQuality(
+    service_quality = ServiceQuality(
         span_s=round(last.at_s - first.at_s),
         answered=answered,
         p50_ms=_percentile(buckets, 0.5, slowest_ms) if answered else None,
@@ -74,7 +74,14 @@ def quality(window: QualityWindow, objective_ms: float | None) -> ServiceQuality
         unanswered=max(0, last.timings.unanswered - first.timings.unanswered),
         cold_starts=last.cold_starts - first.cold_starts,
     )
-    return found if answered or found.errors or found.unanswered or found.cold_starts else None
+    return (
+        service_quality
+        if answered
+        or service_quality.errors
+        or service_quality.unanswered
+        or service_quality.cold_starts
+        else None
+    )
 
 
 def _bounds(buckets: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:

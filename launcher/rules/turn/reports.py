@@ -24,7 +24,7 @@ def sampled(before: Samples, at_s: float, load: Load) -> Samples:
     if before and load.arrived < before[-1][1]:
         before = ()
     since_s = at_s - RATE_S
-    later = sum(one[0] > since_s for one in before)
+    later = sum(event[0] > since_s for event in before)
     # The last sample before the span is where the rate begins.
     return (*before[max(0, len(before) - later - 1) :], (at_s, load.arrived))
 

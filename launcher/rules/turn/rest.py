@@ -103,17 +103,17 @@ def _is_quiet(plan: "ServicePlan", sight: RestSight) -> bool:
 
 
 def _is_settled(state: ServiceState) -> bool:
-    known = tuple(state.generations.values())
+    generation_states = tuple(state.generations.values())
     fails = any(
         generation_state.backoff.failures or generation_state.removed_s or generation_state.failing
-        for generation_state in known
+        for generation_state in generation_states
     )
     waits = any(
         generation_state.down
         or generation_state.draining_since_s
         or generation_state.alive
         or generation_state.unheard
-        for generation_state in known
+        for generation_state in generation_states
     )
     is_learnt = state.memory is not None and is_at_rest(state.memory)
     return is_learnt and state.aborted is None and not (fails or waits)

@@ -154,9 +154,13 @@ def after_answer(
 
 def after_silence(state: ServiceState, array_job_id: int, desired: DesiredSlots) -> ServiceState:
     """Remember desired slots that the daemon may have taken, though its answer did not come."""
-    known = state.generations[array_job_id]
-    unheard = desired.run if known.unheard is None else known.unheard & desired.run
-    generation_state = replace(known, unheard=unheard)
+    generation_before = state.generations[array_job_id]
+    unheard = (
+        desired.run
+        if generation_before.unheard is None
+        else generation_before.unheard & desired.run
+    )
+    generation_state = replace(generation_before, unheard=unheard)
     return replace(state, generations={**state.generations, array_job_id: generation_state})
 
 
@@ -166,11 +170,11 @@ def after_restart(state: ServiceState) -> ServiceState:
     The one before may have asked the daemon for other slots since, so each generation is asked for
     again, and slots that have ended may have been given back.
     """
-    found = {
-        array: replace(one, unheard=None if one.desired is None else frozenset())
-        for array, one in state.generations.items()
+    generation_states = {
+        array: replace(generation, unheard=None if generation.desired is None else frozenset())
+        for array, generation in state.generations.items()
     }
-    return replace(state, generations=found)
+    return replace(state, generations=generation_states)
 
 
 def after_retirement(state: ServiceState, array_job_id: int, at_s: float) -> ServiceState:

@@ -23,19 +23,19 @@ def suspect_nodes(state: State, now_s: float) -> Mapping[str, frozenset[str]]:
 
     Only generations that had a ready replica once count: others may have a model that never starts.
     """
-    found: dict[str, set[str]] = defaultdict(set)
+    by_node: dict[str, set[str]] = defaultdict(set)
     for key, service in state.items():
         for generation in service.generations.values():
             for failure in generation.failures:
                 if generation.is_proved and now_s - failure.at_s < FAILURES_S:
-                    found[failure.node].add(key)
-    return {node: frozenset(keys) for node, keys in found.items() if len(keys) >= SERVICES}
+                    by_node[failure.node].add(key)
+    return {node: frozenset(keys) for node, keys in by_node.items() if len(keys) >= SERVICES}
 
 
-def suspects_text(found: Mapping[str, frozenset[str]]) -> str:
+def suspects_text(by_node: Mapping[str, frozenset[str]]) -> str:
     """Return a text for operators; "" if no node is suspect."""
     return "; ".join(
-        f"{node}: replicas of {', '.join(sorted(found[node]))} failed" for node in sorted(found)
+        f"{node}: replicas of {', '.join(sorted(by_node[node]))} failed" for node in sorted(by_node)
     )
 
 
@@ -54,7 +54,7 @@ class AvoidedNodes:
             for generation in service.generations.values()
             if generation.failures
         }
-        self._own = {key: _own(one, now_s) for key, one in failing.items()}
+        self._own = {key: _own(failures, now_s) for key, failures in failing.items()}
         accusers: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for key in failing.keys() & users:
             for node in _accused(failing[key], now_s):
@@ -73,15 +73,17 @@ def _own(service: ServiceState, now_s: float) -> tuple[str, ...]:
     A generation that was never ready says something of a node only while it has failed on no other:
     its model may be unable to start anywhere.
     """
-    found: Counter[str] = Counter()
+    nodes: Counter[str] = Counter()
     last_s: dict[str, float] = {}
     for generation in service.generations.values():
-        known = [each for each in generation.failures if now_s - each.at_s < FAILURES_S]
-        if generation.is_proved or len({each.node for each in known}) == 1:
-            counts = Counter(each.node for each in known)
-            found.update({node: count for node, count in counts.items() if count >= FAILURES})
-            last_s |= {each.node: max(each.at_s, last_s.get(each.node, 0.0)) for each in known}
-    return tuple(sorted(found, key=lambda node: (found[node], last_s[node]), reverse=True))
+        own_failures = [each for each in generation.failures if now_s - each.at_s < FAILURES_S]
+        if generation.is_proved or len({each.node for each in own_failures}) == 1:
+            counts = Counter(each.node for each in own_failures)
+            nodes.update({node: count for node, count in counts.items() if count >= FAILURES})
+            last_s |= {
+                each.node: max(each.at_s, last_s.get(each.node, 0.0)) for each in own_failures
+            }
+    return tuple(sorted(nodes, key=lambda node: (nodes[node], last_s[node]), reverse=True))
 
 
 def _accused(service: ServiceState, now_s: float) -> Iterable[str]:
@@ -92,17 +94,17 @@ def _accused(service: ServiceState, now_s: float) -> Iterable[str]:
     }
 
 
-def _accused_by(one: GenerationState, now_s: float) -> Iterable[str]:
+def _accused_by(generation_state: GenerationState, now_s: float) -> Iterable[str]:
     """Yield the nodes on which the generation failed twice while it ran on another one.
 
     The end of a borrowed replica accuses no node: its lender may have caused it.
     """
     counts = Counter(
         each.node
-        for each in one.failures
+        for each in generation_state.failures
         if now_s - each.at_s < FAILURES_S and not each.is_borrowed
     )
-    ran = one.ran_on if one.is_proved else frozenset()
+    ran = generation_state.ran_on if generation_state.is_proved else frozenset()
     return (node for node, count in counts.items() if count >= FAILURES and ran - {node})
 
 
