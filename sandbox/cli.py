@@ -91,8 +91,8 @@ def up(
         _fail(error)
     except KeyboardInterrupt:
         left = directory.exists()
-        said = "the sandbox stays as it is" if left else "everything was taken down again"
-        terminal_console(stderr=True).print(f"Interrupted: {said}.")
+        sentence = "the sandbox stays as it is" if left else "everything was taken down again"
+        terminal_console(stderr=True).print(f"Interrupted: {sentence}.")
         raise typer.Exit(_INTERRUPTED) from None
     place = sandbox.layout.directory
     console.print(f"The sandbox is up in {place} ({time.monotonic() - begin:.1f} s).")
@@ -110,11 +110,11 @@ def down(
     begin = time.monotonic()
     try:
         with console.status("Stopping the sandbox"):
-            found = lifecycle.down(directory, keep=keep)
+            was_up = lifecycle.down(directory, keep=keep)
     except SlicewiseError as error:
         _fail(error)
-    said = f"The sandbox is down ({time.monotonic() - begin:.1f} s)."
-    console.print(said if found else f"There is no sandbox in {directory}.")
+    sentence = f"The sandbox is down ({time.monotonic() - begin:.1f} s)."
+    console.print(sentence if was_up else f"There is no sandbox in {directory}.")
 
 
 @app.command(epilog="Examples: slicewise sandbox status | slicewise sandbox status --json")

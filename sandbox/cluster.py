@@ -86,8 +86,8 @@ class Sandbox:
 
     def serve_page(self) -> str:
         """Start the server of the page in the browser, unless it runs; returns its address."""
-        known = self._host.state.processes.get("web")
-        if known is None or not process.is_alive(known):
+        process_id = self._host.state.processes.get("web")
+        if process_id is None or not process.is_alive(process_id):
             asyncio.run(slicewise.up_web(self._host))
         return f"http://{self.layout.web_address}"
 

@@ -56,9 +56,9 @@ def up(directory: Path, progress: Progress, *, services: bool, anew: bool = Fals
     """
     path = checked(directory)
     with claimed(path), storable(path):
-        there = None if anew else _ready(path)
-        if there is not None:
-            return restart.restore(Host(there), progress).state
+        state = None if anew else _ready(path)
+        if state is not None:
+            return restart.restore(Host(state), progress).state
         with _uninterrupted():
             _remove(path)
         try:

@@ -176,9 +176,9 @@ class ActsPerformance:
         begun_s = self.stage.elapsed_s
         done = self.commands.repartition()
         self._repartitions += [
-            Repartition(**one, begun_s=begun_s, ended_s=self.stage.elapsed_s) for one in done
+            Repartition(**act, begun_s=begun_s, ended_s=self.stage.elapsed_s) for act in done
         ]
-        return any(one["state"] == "done" for one in done)
+        return any(act["state"] == "done" for act in done)
 
     async def _until(self, is_so: Callable[[], bool], most_s: float = ACT_TIMEOUT_S) -> None:
         """Ask in a thread until it is so, for at most so long."""

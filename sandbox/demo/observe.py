@@ -18,7 +18,7 @@ class ClusterObserver:
         return service_states(await observe(self._settings))
 
 
-def service_states(found: Iterable[ServiceObservation]) -> tuple[ServiceState, ...]:
+def service_states(observations: Iterable[ServiceObservation]) -> tuple[ServiceState, ...]:
     """Return the services' states in the order given; a service without a route is left out."""
     return tuple(
         ServiceState(
@@ -28,7 +28,7 @@ def service_states(found: Iterable[ServiceObservation]) -> tuple[ServiceState, .
             service.quota.in_use_millislices if service.quota else 0,
             service.quota.nominal_millislices if service.quota else 0,
         )
-        for service in found
+        for service in observations
         if service.load is not None
     )
 

@@ -89,7 +89,7 @@ def save(recording: Recording, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     chat = recording.chats[0].request.service if recording.chats else ""
     sharing = [service for service in services if service.name != chat]
-    heights = (1.3, 1.0, *(1.7 if one in sharing else 0.8 for one in services), 1.3, 1.2)
+    heights = (1.3, 1.0, *(1.7 if service in sharing else 0.8 for service in services), 1.3, 1.2)
     with mpl.rc_context(_STYLE):
         figure, axes = plt.subplots(
             len(heights), 1, figsize=(11, 1.4 + 1.1 * sum(heights)), sharex=True,
@@ -122,8 +122,8 @@ def _in_order(recording: Recording) -> Sequence[tuple[str, Sequence[Sample]]]:
     """Return each service's samples; the service whose requests began first comes first."""
     latest_first = sorted(recording.requests, key=lambda request: -request.due_s)
     begins = {request.service: request.due_s for request in latest_first}
-    found = by_service(recording.samples).items()
-    return sorted(found, key=lambda one: begins.get(one[0], float("inf")))
+    samples = by_service(recording.samples).items()
+    return sorted(samples, key=lambda pair: begins.get(pair[0], float("inf")))
 
 
 def _draw_arrivals(axis: Axes, services: Iterable[_Service]) -> None:
@@ -313,6 +313,6 @@ def _job_bars(job: BatchJob, last_s: float) -> Iterator[_Bar]:
         yield _Bar(line, job.started_s, ended_s, _RUNS_COLOUR, "runs")
 
 
-def _repartition_bar(one: Repartition) -> _Bar:
-    line = f"GPU of {one.node}"
-    return _Bar(line, one.begun_s, one.ended_s, _CUT_COLOUR, "is repartitioned")
+def _repartition_bar(repartition: Repartition) -> _Bar:
+    line = f"GPU of {repartition.node}"
+    return _Bar(line, repartition.begun_s, repartition.ended_s, _CUT_COLOUR, "is repartitioned")

@@ -235,7 +235,7 @@ class Report:
         done = [repartition for repartition in self.repartitions if repartition.state == "done"]
         yield Promise(
             bool(done),
-            "; ".join(f"the GPU of {one.node} was repartitioned under load" for one in done),
+            "; ".join(f"the GPU of {act.node} was repartitioned under load" for act in done),
             "no GPU was repartitioned",
         )
         yield Promise(
@@ -350,7 +350,7 @@ def _replicas_woken(recording: Recording) -> int | None:
         for sample in recording.samples
         if sample.state.service == wake.service and sample.t_s >= wake.request.due_s
     ]
-    return max((one.own + one.borrowed for one in since), default=None)
+    return max((replicas.own + replicas.borrowed for replicas in since), default=None)
 
 
 def _replicas_end(samples: Sequence[Sample]) -> int | None:

@@ -74,7 +74,7 @@ def _numbers(report: Report) -> Table:
                 else f"; replicas that the last request started: {report.replicas_woken}"
             ),
         ),
-        *((f"{one.user}'s job", _job(one)) for one in report.batch_jobs),
+        *((f"{batch_job.user}'s job", _job(batch_job)) for batch_job in report.batch_jobs),
         *(("repartition", _repartition(repartition)) for repartition in report.repartitions),
         ("chat", _chat(report.chat)),
         ("refused", "none" if refusal is None else refusal.text()),
@@ -114,9 +114,10 @@ def _job(job: BatchJob) -> str:
     return f"asked for a {job.profile}, waited {job.waited_s:.0f} s, ran"
 
 
-def _repartition(one: Repartition) -> str:
-    took_s = one.ended_s - one.begun_s
-    return f"{one.node} in {took_s:.0f} s: {_layout(one.before)} became {_layout(one.after)}"
+def _repartition(repartition: Repartition) -> str:
+    took_s = repartition.ended_s - repartition.begun_s
+    before, after = _layout(repartition.before), _layout(repartition.after)
+    return f"{repartition.node} in {took_s:.0f} s: {before} became {after}"
 
 
 def _layout(placements: str) -> str:

@@ -120,14 +120,14 @@ def members(
     children: dict[int, list[int]] = {}
     for pid, parent in parents.items():
         children.setdefault(parent, []).append(pid)
-    found: set[int] = set()
+    pids: set[int] = set()
     frontier = [pid for pid in marked if pid not in spared]
     while frontier:
         pid = frontier.pop()
-        if pid not in found:
-            found.add(pid)
+        if pid not in pids:
+            pids.add(pid)
             frontier.extend(child for child in children.get(pid, ()) if child not in spared)
-    return frozenset(found)
+    return frozenset(pids)
 
 
 def leftovers(directory: Path, uids: Collection[int]) -> tuple[Process, ...]:
@@ -162,11 +162,11 @@ def _is_marked(pid: int, directory: Path, uids: Collection[int]) -> bool:
 
 
 def _ancestors(parents: Mapping[int, int]) -> frozenset[int]:
-    pid, found = os.getpid(), set[int]()
-    while pid and pid not in found:
-        found.add(pid)
+    pid, pids = os.getpid(), set[int]()
+    while pid and pid not in pids:
+        pids.add(pid)
         pid = parents.get(pid, 0)
-    return frozenset(found)
+    return frozenset(pids)
 
 
 def describe(name: str, user: User, pid: int) -> Process:

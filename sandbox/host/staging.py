@@ -104,14 +104,14 @@ def _stage_libraries(source: Path, site: Path) -> Path:
 
 def closure(names: Iterable[str]) -> frozenset[str]:
     """Names of the distributions and of all that they require, without any not installed."""
-    found: set[tuple[str, str]] = set()
+    requirements: set[tuple[str, str]] = set()
     frontier = [(_normalised(name), "") for name in names]
     while frontier:
         wanted = frontier.pop()
-        if wanted not in found and (required := _requirements(*wanted)) is not None:
-            found.add(wanted)
+        if wanted not in requirements and (required := _requirements(*wanted)) is not None:
+            requirements.add(wanted)
             frontier.extend(required)
-    return frozenset(name for name, _ in found)
+    return frozenset(name for name, _ in requirements)
 
 
 def _normalised(name: str) -> str:

@@ -101,7 +101,7 @@ def _gpu_lines(gpus: Sequence[EmulatedGpu]) -> Iterator[str]:
 
 
 def _board_lines(number: int, gpu: EmulatedGpu, on: Board) -> Iterator[str]:
-    whole = max(on.profiles.values(), key=lambda one: one.memory_slices)
+    whole = max(on.profiles.values(), key=lambda profile: profile.memory_slices)
     memory_mib = whole.memory_mib or int(whole.name.split(".")[1].removesuffix("gb")) * 1000
     name = _NAMES.get(gpu.model, f"NVIDIA {gpu.model}")
     uuid = uuid5(NAMESPACE_OID, f"{gpu.model} {number}{gpu.serial}")
@@ -138,7 +138,7 @@ def nvml_kind(on: Board, profile: MigProfile) -> int:
     for suffix, kind in _SUFFIXES.items():
         if profile.name.endswith(f"gb{suffix}"):
             return _GFX_4_SLICES if (suffix, slices) == ("+gfx", 4) else kind + slices - 1
-    smallest = min(one.memory_slices for one in on.profiles.values())
+    smallest = min(profile.memory_slices for profile in on.profiles.values())
     if slices == 1 and profile.memory_slices > smallest:
         return _DOUBLE_MEMORY
     return _PLAIN[slices]

@@ -36,8 +36,8 @@ def stage(bin_dir: Path, llamacpp_dir: Path, python: Path) -> Path:
             place(path, llamacpp_dir / package.name / path.name)
     program = llamacpp_dir / _PROGRAM.name
     shutil.copyfile(_PROGRAM, program)
-    for one in (llamacpp_dir, llamacpp_dir / package.name):
-        one.chmod(0o755)
+    for folder in (llamacpp_dir, llamacpp_dir / package.name):
+        folder.chmod(0o755)
     program.chmod(0o644)
     command = bin_dir / "llama-server"
     bin_dir.mkdir(parents=True, exist_ok=True)

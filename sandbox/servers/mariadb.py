@@ -85,9 +85,9 @@ def _bootstrap_sql(owner: str) -> str:
 def _system_tables() -> tuple[Path, ...]:
     for share in _SHARE:
         for name in _NAMES:
-            found = tuple(share / f"{name}{table}" for table in _SYSTEM_TABLES)
-            if all(path.is_file() for path in found):
-                return found
+            files = tuple(share / f"{name}{table}" for table in _SYSTEM_TABLES)
+            if all(path.is_file() for path in files):
+                return files
     raise SlicewiseError(
         Code.PROGRAM,
         f"MariaDB's {' or '.join(f'{name}{_SYSTEM_TABLES[0]}' for name in _NAMES)} is in neither of"

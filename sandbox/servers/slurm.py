@@ -33,7 +33,7 @@ def configure(host: Host) -> None:
     values = {
         "layout": layout,
         "head": HEAD,
-        "gres": {name: node_gres(found) for name, found in slots.items()},
+        "gres": {name: node_gres(slot) for name, slot in slots.items()},
         "nvml": gpus.library_directory(layout),
         "inventory": inventory,
         "gate": GATE_QOS,
@@ -50,7 +50,7 @@ def configure(host: Host) -> None:
     host.file(layout.slurm_conf, render("slurm.conf.j2", **values))
     # Each of Slurm's commands would complain on stderr about an empty file.
     host.file(layout.site_conf, "# Lines of the site's own.\n")
-    lines = (line for name, found in slots.items() for line in gres_conf(name, found))
+    lines = (line for name, slot in slots.items() for line in gres_conf(name, slot))
     host.file(layout.etc / "gres.conf", "\n".join((*lines, "")))
     host.file(layout.etc / "cgroup.conf", cgroup_conf(slurmd_version()))
     host.file(

@@ -62,7 +62,7 @@ def _value(kind: int, value: Any) -> bytes:
         return struct.pack("<Q", len(text)) + text
     if kind == _ARRAY:
         of, values = value
-        return struct.pack("<IQ", of, len(values)) + b"".join(_value(of, one) for one in values)
+        return struct.pack("<IQ", of, len(values)) + b"".join(_value(of, value) for value in values)
     return struct.pack(_CODES[kind], value)
 
 

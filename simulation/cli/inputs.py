@@ -165,7 +165,7 @@ def _qos_limits(now: SiteDescription) -> Mapping[str, QosLimits]:
     }
 
 
-def _account_limits(found: Iterable[Association]) -> Mapping[str, AccountLimits]:
+def _account_limits(associations: Iterable[Association]) -> Mapping[str, AccountLimits]:
     return {
         association.account: AccountLimits(
             parent=association.parent,
@@ -173,7 +173,7 @@ def _account_limits(found: Iterable[Association]) -> Mapping[str, AccountLimits]
             grp_run_mins=association.grp_tres_run_mins,
             share=1 if association.share is None else association.share,
         )
-        for association in found
+        for association in associations
         if not association.user
     }
 

@@ -114,26 +114,29 @@ def asked_services(
     if not files and not requests:
         return AskedServices()
     arrays_of = _arrays_of(site)
-    known = dict(_of_file(file, arrays_of) for file in files)
+    files_by_key = dict(_of_file(file, arrays_of) for file in files)
     traces: dict[str, RequestTrace] = {}
     for text in requests:
-        key, file = _named(text, known.keys() | arrays_of.keys())
+        key, file = _named(text, files_by_key.keys() | arrays_of.keys())
         if key in traces:
             raise _refused(f"--requests names {key} twice.", "Join the traces in one file.")
         traces[key] = read_requests(file)
-        if key not in known:
-            known[key] = _of_site(site, arrays_of[key])
-    found = [
-        _simulated(site, asked, known[key], traces.get(key, _NO_REQUESTS)) for key in sorted(known)
+        if key not in files_by_key:
+            files_by_key[key] = _of_site(site, arrays_of[key])
+    played = [
+        _simulated(site, asked, files_by_key[key], traces.get(key, _NO_REQUESTS))
+        for key in sorted(files_by_key)
     ]
     turn_s = float(max(1, ceil((asked.end_s - asked.start_s) / _MOST_TURNS)))
-    arrays = frozenset(array for one in known.values() for array in one.arrays)
+    arrays = frozenset(
+        array for service_files in files_by_key.values() for array in service_files.arrays
+    )
     replayed = sum(job.array_job_id in arrays for job in asked.jobs)
     return AskedServices(
-        services=tuple(service for service, _ in found),
+        services=tuple(service for service, _ in played),
         arrays=arrays,
         turn_s=turn_s,
-        notes=(*(note for _, notes in found for note in notes), *_notes(turn_s, arrays, replayed)),
+        notes=(*(note for _, notes in played for note in notes), *_notes(turn_s, arrays, replayed)),
     )
 
 
@@ -152,20 +155,20 @@ def _notes(turn_s: float, arrays: frozenset[int], replayed: int) -> Iterator[str
 
 def _arrays_of(site: SiteInputs) -> Mapping[str, frozenset[int]]:
     """The generations of each service of a snapshot."""
-    found: dict[str, frozenset[int]] = {}
-    for one in site.now.services:
-        key = f"{one.tenant}/{one.name}"
-        found[key] = found.get(key, frozenset()) | {one.array_job_id}
-    return found
+    arrays: dict[str, frozenset[int]] = {}
+    for service in site.now.services:
+        key = f"{service.tenant}/{service.name}"
+        arrays[key] = arrays.get(key, frozenset()) | {service.array_job_id}
+    return arrays
 
 
 def _of_site(site: SiteInputs, arrays: frozenset[int]) -> _Known:
     """The newest of a service's generations."""
     array = max(arrays)
-    one = next(service for service in site.now.services if service.array_job_id == array)
+    view = next(service for service in site.now.services if service.array_job_id == array)
     job = next((job for job in site.now.jobs if job.array_job_id == array), None)
-    keys = {"name": one.name, "tenant": one.tenant, "model_repository": "/", "model": "model"}
-    spec = service_spec({**one.values, **keys})
+    keys = {"name": view.name, "tenant": view.tenant, "model_repository": "/", "model": "model"}
+    spec = service_spec({**view.values, **keys})
     if job is not None and spec.profile is None:
         # Admission has chosen one.
         spec = _with_profile(spec, next(iter(job.gpus), ""))
@@ -208,14 +211,14 @@ def _of_file(file: Path, arrays_of: Mapping[str, frozenset[int]]) -> tuple[str, 
     )
 
 
-def _named(text: str, known: AbstractSet[str]) -> tuple[str, Path]:
+def _named(text: str, keys: AbstractSet[str]) -> tuple[str, Path]:
     key, equals, file = text.partition("=")
     if not equals or not file:
         raise _refused(
             f"--requests {quoted(text)} names no file.", "Write --requests TENANT/SERVICE=FILE."
         )
-    if key not in known:
-        names = ", ".join(sorted(known)) or "none"
+    if key not in keys:
+        names = ", ".join(sorted(keys)) or "none"
         raise _refused(
             f"There is no service {quoted(key)} to simulate; services: {names}.",
             "A snapshot may have them under other names. --service FILE adds one.",
@@ -224,23 +227,23 @@ def _named(text: str, known: AbstractSet[str]) -> tuple[str, Path]:
 
 
 def _simulated(
-    site: SiteInputs, asked: Demand, one: _Known, trace: RequestTrace
+    site: SiteInputs, asked: Demand, traced: _Known, trace: RequestTrace
 ) -> tuple[SimulatedService, Sequence[str]]:
     """Return the service as it is simulated, and what is to be said of it."""
-    spec = _with_profile(one.spec, one.spec.profile or _cheapest(site, one.spec))
+    spec = _with_profile(traced.spec, traced.spec.profile or _cheapest(site, traced.spec))
     last_s = asked.end_s + _TAIL_S - asked.start_s
     kept: Sequence[TracedRequest] = [each for each in trace.requests if each.at_s < last_s]
     cost = spec.replica_shape.cost_millislices(site.settings.costs)
     small = smallness(cost, 60 * spec.time_limit_min)
-    found = traffic(kept, one.figures, spec, asked.start_s)
-    partition = _partition(site, spec, one.partitions)
-    if one.is_of_file:
+    requests = traffic(kept, traced.figures, spec, asked.start_s)
+    partition = _partition(site, spec, traced.partitions)
+    if traced.is_of_file:
         _check_time(site, spec, partition)
     service = SimulatedService(
         spec=spec,
-        engine=found.engine,
-        arrivals_s=found.arrivals_s,
-        sizes=found.sizes,
+        engine=requests.engine,
+        arrivals_s=requests.arrivals_s,
+        sizes=requests.sizes,
         user=spec.tenant,
         uid=0,
         partition=partition,
@@ -250,7 +253,7 @@ def _simulated(
             formula_of(site.settings.priority),
         ),
     )
-    return service, tuple(_notes_of(service, trace, len(kept), found.assumed))
+    return service, tuple(_notes_of(service, trace, len(kept), requests.assumed))
 
 
 def _notes_of(
@@ -296,11 +299,11 @@ def _partition(site: SiteInputs, spec: ServiceSpec, named: Sequence[str]) -> str
     """The first of the partitions that manages GPUs of the service's type."""
     managed, shape = site.settings.cluster.partitions, spec.replica_shape
     for name in named or managed:
-        there = sum(
+        gpu_nodes = sum(
             name in node.partitions and node.gpus.get(shape.gres_type or "", 0) >= shape.gpus
             for node in site.cluster.nodes
         )
-        if name in managed and there >= shape.nodes:
+        if name in managed and gpu_nodes >= shape.nodes:
             return name
     raise _refused(
         f"{spec.tenant}/{spec.name}: no managed partition has nodes for a replica of"

@@ -72,18 +72,18 @@ def cells_of(text: str, separator: str) -> list[str]:
 
 def seconds(text: str) -> float:
     """Read a number of seconds, 0 or more."""
-    found = float(text)
-    if not (isfinite(found) and 0 <= found < MOST_S):
+    seconds = float(text)
+    if not (isfinite(seconds) and 0 <= seconds < MOST_S):
         raise ValueError(f"no number of seconds: {text}")
-    return found
+    return seconds
 
 
 def count(text: str, most: int = _MOST) -> int:
     """Read a whole number up to ``most``, which may be written as 8.0."""
-    found = float(text)
-    if not (isfinite(found) and 0 <= found <= most and found == int(found)):
+    number = float(text)
+    if not (isfinite(number) and 0 <= number <= most and number == int(number)):
         raise ValueError(f"no count: {text}")
-    return int(found)
+    return int(number)
 
 
 def moment_s(text: str, unread: UnreadLines) -> float | None:
@@ -93,8 +93,8 @@ def moment_s(text: str, unread: UnreadLines) -> float | None:
     """
     if text in NO_TIME:
         return None
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
         unread.assume(IN_UTC)
-        found = found.replace(tzinfo=UTC)
-    return found.timestamp()
+        moment = moment.replace(tzinfo=UTC)
+    return moment.timestamp()

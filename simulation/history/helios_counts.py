@@ -134,20 +134,20 @@ class _Site:
         if is_first:
             newest = self._waiting[len(self._waiting) - move.leaves :]
             return [*self._waiting[: move.waited], *newest]
-        found = self._rng.sample(self._waiting, wanted)
-        return found if move.stays else _with_sum(found, self._waiting, -more_wait_gpus)
+        sample = self._rng.sample(self._waiting, wanted)
+        return sample if move.stays else _with_sum(sample, self._waiting, -more_wait_gpus)
 
     def _ending(self, move: _Move, missing: int, now_s: float) -> list[_Job]:
         """Draw those that end, the young ones with more weight."""
         if not move.ends:
             return []
         weights = [_MINUTE_S / (_MINUTE_S + now_s - (job.start_s or 0.0)) for job in self._running]
-        found: list[_Job] = []
-        while len(found) < move.ends:
+        ending: list[_Job] = []
+        while len(ending) < move.ends:
             (job,) = self._rng.choices(self._running, weights)
-            if job not in found:
-                found.append(job)
-        return found if move.at_once else _with_sum(found, self._running, missing)
+            if job not in ending:
+                ending.append(job)
+        return ending if move.at_once else _with_sum(ending, self._running, missing)
 
     def _nearest(self, move: _Move, more_gpus: int, more_wait_gpus: int) -> _Choice:
         """The numbers of jobs come out, those of GPUs only about."""
@@ -205,14 +205,14 @@ def _fits(gpus: int, jobs: int, least: int) -> bool:
     return gpus >= least * jobs if jobs else gpus == 0
 
 
-def _with_sum(found: list[_Job], among: Sequence[_Job], wanted: int) -> list[_Job]:
+def _with_sum(sampled: list[_Job], among: Sequence[_Job], wanted: int) -> list[_Job]:
     """Put another one in the place of the last, so that all have ``wanted`` GPUs, if one fits."""
-    if not found or _gpus(found) == wanted:
-        return found
-    others = found[:-1]
+    if not sampled or _gpus(sampled) == wanted:
+        return sampled
+    others = sampled[:-1]
     needed, taken = wanted - _gpus(others), {id(job) for job in others}
     last = (job for job in among if job.gpus == needed and id(job) not in taken)
-    return [*others, next(last, found[-1])]
+    return [*others, next(last, sampled[-1])]
 
 
 def _split(gpus: int, jobs: int, rng: random.Random) -> list[int]:

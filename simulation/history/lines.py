@@ -113,8 +113,8 @@ def unusable(message: str) -> InvalidInputError:
 def _words(why: object) -> str:
     if isinstance(why, KeyError):
         return f"no column {why}"
-    said = why.refusal.message if isinstance(why, SlicewiseError) else str(why)
-    return ascii(said[:_LONGEST_WORDS])[1:-1].replace("\\'", "'").rstrip(".")
+    message = why.refusal.message if isinstance(why, SlicewiseError) else str(why)
+    return ascii(message[:_LONGEST_WORDS])[1:-1].replace("\\'", "'").rstrip(".")
 
 
 def once(jobs: Iterable[HistoryJob], unread: UnreadLines) -> tuple[HistoryJob, ...]:

@@ -89,39 +89,39 @@ class _JsonLines:
 
     def read(self, line: Line) -> TracedRequest:
         """Read one line."""
-        said = json.loads(line[1])
-        if not isinstance(said, dict):
+        fields = json.loads(line[1])
+        if not isinstance(fields, dict):
             raise TypeError("no JSON object")
-        has_own_keys = not _BAILIAN.own_keys.isdisjoint(said)
-        form = _BAILIAN if has_own_keys else _form_by_blocks(said, self.form or _MOONCAKE)
-        if unknown := said.keys() - _JSON_KEYS - form.own_keys:
+        has_own_keys = not _BAILIAN.own_keys.isdisjoint(fields)
+        form = _BAILIAN if has_own_keys else _form_by_blocks(fields, self.form or _MOONCAKE)
+        if unknown := fields.keys() - _JSON_KEYS - form.own_keys:
             raise ValueError(f"no form of traces has a key {min(unknown)}")
         if self.form is not None and (form, has_own_keys) != (self.form, self._has_own_keys):
             raise ValueError("a form other than that of the lines before")
-        request = _of_json(said, form)
+        request = _of_json(fields, form)
         if self.form is None:
             self.form, self._has_own_keys = form, has_own_keys
             if form is _BAILIAN and not has_own_keys:
                 self._unread.assume(_OF_BAILIAN)
-            elif form is _MOONCAKE and not _is_surely_mooncake(said):
+            elif form is _MOONCAKE and not _is_surely_mooncake(fields):
                 self._unread.assume(_IN_MS)
         return request
 
 
-def _form_by_blocks(said: Mapping[str, Any], before: _JsonForm) -> _JsonForm:
+def _form_by_blocks(fields: Mapping[str, Any], before: _JsonForm) -> _JsonForm:
     """The form of whose blocks the prompt has so many; ``before`` if that says nothing."""
     forms = (before, _MOONCAKE, _BAILIAN)
-    return next((form for form in forms if _has_blocks_of(said, form)), before)
+    return next((form for form in forms if _has_blocks_of(fields, form)), before)
 
 
-def _is_surely_mooncake(said: Mapping[str, Any]) -> bool:
-    return _has_blocks_of(said, _MOONCAKE) and not _has_blocks_of(said, _BAILIAN)
+def _is_surely_mooncake(fields: Mapping[str, Any]) -> bool:
+    return _has_blocks_of(fields, _MOONCAKE) and not _has_blocks_of(fields, _BAILIAN)
 
 
-def _has_blocks_of(said: Mapping[str, Any], form: _JsonForm) -> bool:
+def _has_blocks_of(fields: Mapping[str, Any], form: _JsonForm) -> bool:
     """Whether the prompt may have so many blocks of that form; any has none in a trace without."""
-    blocks = len(said.get("hash_ids") or ())
-    return not blocks or blocks == -(-_tokens(str(said["input_length"])) // form.block_tokens)
+    blocks = len(fields.get("hash_ids") or ())
+    return not blocks or blocks == -(-_tokens(str(fields["input_length"])) // form.block_tokens)
 
 
 def read_requests(path: Path) -> RequestTrace:
@@ -143,8 +143,10 @@ def read_requests(path: Path) -> RequestTrace:
     if not requests:
         raise unread.nothing(first[0], "no request follows")
     begin_s = requests[0].at_s
-    for nth, one in enumerate(requests):  # In place: a second list of millions takes as much again.
-        requests[nth] = one._replace(at_s=one.at_s - begin_s)
+    for nth, request in enumerate(
+        requests
+    ):  # In place: a second list of millions takes as much again.
+        requests[nth] = request._replace(at_s=request.at_s - begin_s)
     return RequestTrace(
         requests=requests,
         unread=unread.count,
@@ -210,12 +212,14 @@ def _time_s(text: str, unread: UnreadLines, *, is_sure: bool) -> float:
     return at_s
 
 
-def _of_json(said: Any, form: _JsonForm) -> TracedRequest:
-    prompt, output = (_tokens(str(said[key])) for key in ("input_length", "output_length"))
-    blocks = tuple(map(int, said.get("hash_ids") or ()))
+def _of_json(fields: Any, form: _JsonForm) -> TracedRequest:
+    prompt, output = (_tokens(str(fields[key])) for key in ("input_length", "output_length"))
+    blocks = tuple(map(int, fields.get("hash_ids") or ()))
     if any(abs(block) >= _MOST_BLOCK for block in blocks):
         raise ValueError("no number of a block")
-    return TracedRequest(seconds(str(said["timestamp"])) / form.ticks, prompt, output, None, blocks)
+    return TracedRequest(
+        seconds(str(fields["timestamp"])) / form.ticks, prompt, output, None, blocks
+    )
 
 
 def _tokens(text: str) -> int:

@@ -72,7 +72,7 @@ _LACKING: Mapping[tuple[str, ...], str] = {
 _READ = {*chain(*_LACKING, HISTORY_FIELDS, PUBLISHED_FIELDS, XDMOD_FIELDS)}
 _NAMES = {name.lower(): name for name in _READ}
 """sacct's spelling of the columns that are read, by lower case."""
-_ALL_SEPARATORS = "|,;\t" + "".join(one for one in punctuation if one not in '|,;"_')
+_ALL_SEPARATORS = "|,;\t" + "".join(letter for letter in punctuation if letter not in '|,;"_')
 """What parts columns, the usual first: sacct's --delimiter may be any."""
 _STEPS = "they are steps of jobs, such as 814.batch"
 _REVOKED = "they started on another cluster of their federation (REVOKED)"
@@ -217,10 +217,10 @@ def read_sacct(lines: Iterable[Line], unread: UnreadLines) -> JobHistory:
     first_end_s = min(_ends(by_job.values()), default=None)
     # Each run is let go when its job is made: both at once would take twice as much.
     jobs = (job for key in tuple(by_job) for job in _jobs_of(key[0], by_job.pop(key), counts))
-    found = in_order(islice(jobs, MOST_JOBS + 1))
-    if len(found) > MOST_JOBS:
+    history_jobs = in_order(islice(jobs, MOST_JOBS + 1))
+    if len(history_jobs) > MOST_JOBS:
         raise unread.error(first[0], f"more than {MOST_JOBS} jobs follow")
-    return unread.history(found, open_ended=counts.open_ended, whole_from_s=first_end_s)
+    return unread.history(history_jobs, open_ended=counts.open_ended, whole_from_s=first_end_s)
 
 
 _Key = tuple[str, str, int]
@@ -334,14 +334,14 @@ def _with_gres(row: dict[str, str]) -> Mapping[str, str]:
     gres = row.get("ReqGRES", "")
     if "gpu" not in gres or any("gres/gpu" in row.get(name, "") for name in _TRES):
         return row
-    said = _PER.fullmatch(gres)
-    what = (said and said["what"]) or "NODE"
-    if said is None or what not in {"NODE", "JOB"}:
+    gres_match = _PER.fullmatch(gres)
+    what = (gres_match and gres_match["what"]) or "NODE"
+    if gres_match is None or what not in {"NODE", "JOB"}:
         raise ValueError(f"GPUs of which the number is not said: {gres}")
     nodes = int(row["NNodes"]) if row.get("NNodes", "").isdecimal() and what == "NODE" else 1
     asked = (
-        f"gres/gpu{f':{one.gres_type}' if one.gres_type else ''}={one.count * max(1, nodes)}"
-        for one in parse_gpu_requests(said["gres"])
+        f"gres/gpu{f':{gpus.gres_type}' if gpus.gres_type else ''}={gpus.count * max(1, nodes)}"
+        for gpus in parse_gpu_requests(gres_match["gres"])
     )
     before = (row["ReqTRES"],) if row.get("ReqTRES") else ()
     return {**row, "ReqTRES": ",".join((*before, *asked))}
@@ -496,8 +496,8 @@ def _gpus(tres: Mapping[str, str]) -> Mapping[str, int]:
     untyped = _count(tres.get("gres/gpu", "")) - sum(
         count for name, count in typed.items() if f"gres/gpu:{name}" in tres
     )
-    found = {**typed, "": untyped}
-    return {name: count for name, count in found.items() if count > 0}
+    gpus = {**typed, "": untyped}
+    return {name: count for name, count in gpus.items() if count > 0}
 
 
 @lru_cache(1 << 12)

@@ -45,32 +45,32 @@ def _job(line: Line) -> HistoryJob:
     event = _options(head.split(), {"-dt": "dt", "-e": "event"})
     if event.get("event") != _SUBMIT:
         raise ValueError(f"an event other than {_SUBMIT}")
-    said = _options(submission.split(), _SHORT)
-    nodes = max(1, count(said.get("nodes", "1").partition("-")[0]))
+    options = _options(submission.split(), _SHORT)
+    nodes = max(1, count(options.get("nodes", "1").partition("-")[0]))
     gpus: dict[str, int] = {}
-    for request in parse_gpu_requests(said.get("gres", "")):
+    for request in parse_gpu_requests(options.get("gres", "")):
         name = request.gres_type or ""
         gpus[name] = gpus.get(name, 0) + request.count * nodes
-    tasks = count(said.get("ntasks", "1"))
+    tasks = count(options.get("ntasks", "1"))
     return HistoryJob(
         job_id=number,
-        user=said.get("uid", ""),
-        account=said.get("account", ""),
-        partition=said.get("partition", ""),
-        qos=said.get("qos", ""),
+        user=options.get("uid", ""),
+        account=options.get("account", ""),
+        partition=options.get("partition", ""),
+        qos=options.get("qos", ""),
         submit_s=seconds(event["dt"]),
-        run_s=seconds(said["sim-walltime"]),
-        time_limit_s=_limit_s(said["time"]) if "time" in said else None,
+        run_s=seconds(options["sim-walltime"]),
+        time_limit_s=_limit_s(options["time"]) if "time" in options else None,
         gpus=gpus,
         nodes=nodes,
-        cpus=tasks * count(said.get("cpus-per-task", "1")),
-        memory_mib=_memory_mib(said.get("mem", "0")) * nodes,
+        cpus=tasks * count(options.get("cpus-per-task", "1")),
+        memory_mib=_memory_mib(options.get("mem", "0")) * nodes,
     )
 
 
 def _options(words: list[str], short: Mapping[str, str]) -> Mapping[str, str]:
     """Options by their long names, from ``-n 18``, ``--mem=250G`` and ``--mem 250G``."""
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
         if word in _NOTHING_FOLLOWS or not word.startswith("-"):
@@ -78,8 +78,8 @@ def _options(words: list[str], short: Mapping[str, str]) -> Mapping[str, str]:
         name, equals, value = word.partition("=")
         if not equals:
             value = next(rest, "")
-        found[short.get(name, name.lstrip("-"))] = value
-    return found
+        options[short.get(name, name.lstrip("-"))] = value
+    return options
 
 
 def _limit_s(text: str) -> int | None:

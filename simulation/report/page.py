@@ -118,8 +118,8 @@ def _over_time(result: SimulationResult, zone: str) -> Sequence[TimeChart]:
 
 
 def _runs(result: SimulationResult) -> Sequence[tuple[str, Figures]]:
-    found = [("present", result.present)]
-    return found if result.changed is None else [*found, ("changed", result.changed)]
+    runs = [("present", result.present)]
+    return runs if result.changed is None else [*runs, ("changed", result.changed)]
 
 
 def _step_s(steps: Sequence[ClusterSample]) -> int:
@@ -130,8 +130,8 @@ def _values(
     run: Figures, count: int, figure: Callable[[ClusterSample, Figures], float]
 ) -> tuple[float | None, ...]:
     """Return a value for each step of the present run; a run that ended earlier has gaps."""
-    found = [figure(step, run) for step in run.steps[:count]]
-    return (*found, *(None for _ in range(count - len(found))))
+    steps = [figure(step, run) for step in run.steps[:count]]
+    return (*steps, *(None for _ in range(count - len(steps))))
 
 
 def _waits(result: SimulationResult, tenants: Sequence[TenantDifference]) -> BarChart:
@@ -158,9 +158,9 @@ def _waits(result: SimulationResult, tenants: Sequence[TenantDifference]) -> Bar
     )
 
 
-def _waited_s(one: TenantDifference) -> float:
+def _waited_s(tenant_difference: TenantDifference) -> float:
     """Seconds that its jobs waited together, by the policy by which they waited longer."""
-    return max(_sum_s(side) for side in (one.present, one.changed))
+    return max(_sum_s(side) for side in (tenant_difference.present, tenant_difference.changed))
 
 
 def _sum_s(side: ReplayedTenant | None) -> float:

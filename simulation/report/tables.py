@@ -37,43 +37,43 @@ def trust_table(rows: Sequence[TrustRow]) -> FittingTable:
 
 def figures_table(rows: Sequence[FigureRow]) -> FittingTable:
     """One line per figure of the cluster, by the present policy and, if there is one, the other."""
-    found = [
+    columns = [
         column("figure", (row.words for row in rows)),
         column("present", (row.present for row in rows), right=True),
     ]
     is_compared = any(row.verdict for row in rows)
     if is_compared:
         steps = (_styled(row.difference, row.verdict) for row in rows)
-        found += [
+        columns += [
             column("changed", (row.changed for row in rows), right=True),
             column("difference", steps, right=True),
         ]
     if any(row.interval for row in rows):
-        found.append(column("95 % interval", (row.interval for row in rows), right=True, rank=1))
+        columns.append(column("95 % interval", (row.interval for row in rows), right=True, rank=1))
     if is_compared:
-        found.append(column("", (_styled(str(row.verdict), row.verdict) for row in rows)))
-    return FittingTable(tuple(found))
+        columns.append(column("", (_styled(str(row.verdict), row.verdict) for row in rows)))
+    return FittingTable(tuple(columns))
 
 
 def tenants_table(rows: Sequence[TenantRow]) -> FittingTable:
     """One line per tenant, in the order of the rows; by both policies an arrow leads over."""
     is_compared = any(row.verdict for row in rows)
-    found = [
+    columns = [
         column("tenant", (row.tenant for row in rows)),
         column("jobs", (row.jobs for row in rows), right=True, rank=3),
         column("wait, mean", (_led(row.mean) for row in rows), right=True),
     ]
     if is_compared:
         steps = (_styled(row.mean_step, row.verdict) for row in rows)
-        found.append(column("difference", steps, right=True))
-    found += [
+        columns.append(column("difference", steps, right=True))
+    columns += [
         column("99 % within", (_led(row.p99) for row in rows), right=True, rank=2),
         column("slices", (_led(row.held) for row in rows), right=True, rank=1),
     ]
-    found.append(column("late jobs", (_led(row.late) for row in rows), right=True, rank=2))
+    columns.append(column("late jobs", (_led(row.late) for row in rows), right=True, rank=2))
     if is_compared:
-        found.append(column("", (_styled(row.word, row.verdict) for row in rows)))
-    return FittingTable(tuple(found))
+        columns.append(column("", (_styled(row.word, row.verdict) for row in rows)))
+    return FittingTable(tuple(columns))
 
 
 def nodes_table(rows: Sequence[NodeRow]) -> FittingTable:
@@ -89,22 +89,22 @@ def nodes_table(rows: Sequence[NodeRow]) -> FittingTable:
 
 def services_table(rows: Sequence[ServiceRow]) -> FittingTable:
     """One line per service; by both policies an arrow leads over."""
-    found = [
+    columns = [
         column("service", (row.service for row in rows)),
         column("requests", (row.requests for row in rows), right=True, rank=2),
         column("in time", (_led(row.attainment) for row in rows), right=True),
     ]
     if any(row.interval for row in rows):
-        found.append(column("95 % interval", (row.interval for row in rows), right=True, rank=1))
-    found += [
+        columns.append(column("95 % interval", (row.interval for row in rows), right=True, rank=1))
+    columns += [
         column("99 % within", (_led(row.p99) for row in rows), right=True),
         column("slice-hours", (_led(row.slice_hours) for row in rows), right=True),
         column("starts, ends", (_led(row.changes) for row in rows), right=True, rank=1),
         column("lost", (_led(row.lost) for row in rows), right=True, rank=3),
     ]
     if any(row.verdict for row in rows):
-        found.append(column("", (_styled(row.word, row.verdict) for row in rows)))
-    return FittingTable(tuple(found))
+        columns.append(column("", (_styled(row.word, row.verdict) for row in rows)))
+    return FittingTable(tuple(columns))
 
 
 def _led(of: Pair) -> Text:

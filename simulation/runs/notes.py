@@ -60,9 +60,9 @@ def _left_out(experiment: Experiment) -> Iterator[str]:
     reasons: Counter[str] = Counter()
     for number, job in enumerate(experiment.jobs):
         if start_s <= job.submit_s < end_s:
-            found = can.of(number, job, job.submit_s)
-            if isinstance(found, str):
-                reasons[found] += 1
+            decision = can.of(number, job, job.submit_s)
+            if isinstance(decision, str):
+                reasons[decision] += 1
     for why, count in sorted(reasons.items()):
         yield f"{_jobs(count)} left out: {why}."
 
@@ -113,10 +113,10 @@ def _beginning(experiment: Experiment) -> Iterator[str]:
     begin_s = first.times.begin_s
     warm_up_s = first.start_s - begin_s
     if warm_up_s < experiment.warm_up_s:
-        found = f"{warm_up_s / 3600:.1f} h of warm-up" if warm_up_s else "no warm-up"
+        words = f"{warm_up_s / 3600:.1f} h of warm-up" if warm_up_s else "no warm-up"
         yield (
             "The history begins too late for a day of warm-up before the first part: it has"
-            f" {found}, and its first hours may be emptier than they were."
+            f" {words}, and its first hours may be emptier than they were."
         )
     plans = (experiment.present, experiment.changed)
     counts_use = experiment.cluster.scheduling.weights.fair_share > 0 or any(

@@ -18,12 +18,12 @@ def outages(
     of = cluster.failures
     if of is None:
         return ()
-    found = []
+    outages = []
     for node in cluster.nodes:
         drawn = Random(f"{seed}/{node.name}")  # noqa: S311 -- no secret
         at_s = first_s + drawn.expovariate(1 / of.mean_s)
         while at_s < end_s:
             if at_s + of.repair_s > begin_s:
-                found.append(Outage(at_s, at_s + of.repair_s, node.name))
+                outages.append(Outage(at_s, at_s + of.repair_s, node.name))
             at_s += of.repair_s + drawn.expovariate(1 / of.mean_s)
-    return tuple(sorted(found))
+    return tuple(sorted(outages))

@@ -89,16 +89,16 @@ def guarantees(plan: SlicewisePlan | None, begin_s: float, end_s: float) -> tupl
     """What is guaranteed to each tenant from ``begin_s`` on, as the calendar has it."""
     if plan is None:
         return ()
-    zone, found = plan.settings.ledger.time_zone, []
+    zone, guarantees = plan.settings.ledger.time_zone, []
     before: Guarantee | None = None
     for at_s in (begin_s, *window_times_s(plan.windows, begin_s, end_s, zone)):
         policy = in_force(plan.tenants, plan.windows, moment(at_s, zone))
         types = own_type_limits(policy, plan.settings.costs, plan.settings.models)
-        one = Guarantee(at_s, guaranteed_quota(policy), types)
-        if before is None or one != replace(before, since_s=at_s):
-            found.append(one)
-            before = one
-    return tuple(found)
+        guarantee = Guarantee(at_s, guaranteed_quota(policy), types)
+        if before is None or guarantee != replace(before, since_s=at_s):
+            guarantees.append(guarantee)
+            before = guarantee
+    return tuple(guarantees)
 
 
 def part_run(
@@ -113,13 +113,13 @@ def part_run(
     times, cluster, costs = part.times, experiment.cluster, experiment.costs
     can = Replayable(cluster, costs)
     numbered = tuple(enumerate(experiment.jobs))
-    found = replays(numbered, can, begin_s=times.begin_s, end_s=times.last_s)
+    replayed = replays(numbered, can, begin_s=times.begin_s, end_s=times.last_s)
     earlier = earlier_runs(numbered, can, times.begin_s)
     if isinstance(plan, SlicewisePlan):
         plan = replace(plan, spent=spent_before(plan, experiment.jobs, can, times.begin_s))
     down = _down(experiment, part)
     with _collected_seldom():
-        site = Site(cluster, plan, costs, found, times, earlier=earlier, down=down)
+        site = Site(cluster, plan, costs, replayed, times, earlier=earlier, down=down)
         record = site.run(progress)
     judge = judging_plan(experiment)
     owed = guarantees(judge, times.begin_s, times.last_s)

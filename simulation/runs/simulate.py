@@ -76,18 +76,18 @@ def simulate(
         for is_changed in ((False, True) if experiment.changed is not None else (False,))
         for number in range(len(parts))
     ]
-    found = (
+    runs = (
         _in_this_process(experiment, tasks, progress)
         if processes <= 1 or len(tasks) == 1
         else _in_processes(experiment, tasks, processes, progress)
     )
-    present = [found[task] for task in tasks if not task.is_changed]
-    changed = [found[task] for task in tasks if task.is_changed]
+    present = [runs[task] for task in tasks if not task.is_changed]
+    changed = [runs[task] for task in tasks if task.is_changed]
     whole = _whole(experiment, present)
     then = _whole(experiment, changed) if changed else None
     refused = (_refusals(present), _refusals(changed))
     lost = lost_jobs(experiment, *refused)
-    if lost and not any(one.jobs or one.services for one in (whole, then) if one is not None):
+    if lost and not any(part.jobs or part.services for part in (whole, then) if part is not None):
         raise _nothing(lost)
     check = _checked(experiment, present)
     own, others = [run.figures for run in present], [run.figures for run in changed]
@@ -120,16 +120,16 @@ def _nothing(lost: Sequence[str]) -> InvalidInputError:
 def _in_this_process(
     experiment: Experiment, tasks: Sequence[_Task], progress: Callable[[float], None] | None
 ) -> Mapping[_Task, PartRun]:
-    found = {}
+    runs = {}
     for nth, task in enumerate(tasks):
 
         def tell(share: float, nth: int = nth) -> None:
             if progress is not None:
                 progress((nth + share) / len(tasks))
 
-        found[task] = part_run(experiment, task.number, is_changed=task.is_changed, progress=tell)
+        runs[task] = part_run(experiment, task.number, is_changed=task.is_changed, progress=tell)
         tell(1.0)
-    return found
+    return runs
 
 
 def _in_processes(
@@ -166,8 +166,8 @@ def _follow(
     left: set[Future[PartRun]] = set(futures)
     while left:
         done, left = wait(left, timeout=_POLL_S)
-        for one in done:
-            one.result()
+        for future in done:
+            future.result()
         if progress is not None:
             progress(sum(shares[:]) / len(futures))
 
@@ -248,9 +248,9 @@ def _utilisation_of_history(experiment: Experiment) -> float:
         if job.started_s is None:
             continue
         seconds = min(end_s, job.started_s + job.run_s) - max(start_s, job.started_s)
-        found = can.of(number, job, job.submit_s) if seconds > 0 else ""
-        if not isinstance(found, str):
-            held += seconds * found.cost_millislices
+        decision = can.of(number, job, job.submit_s) if seconds > 0 else ""
+        if not isinstance(decision, str):
+            held += seconds * decision.cost_millislices
     capacity = capacity_millislices(experiment.cluster, experiment.costs)
     return held / (capacity * (end_s - start_s)) if capacity else 0.0
 
@@ -273,7 +273,7 @@ def _really_started(experiment: Experiment, runs: Sequence[PartRun]) -> Iterator
 
 
 def _refusals(runs: Sequence[PartRun]) -> Refusals:
-    found: Counter[tuple[str, str]] = Counter()
+    refusals: Counter[tuple[str, str]] = Counter()
     for run in runs:
-        found.update(run.refused)
-    return found
+        refusals.update(run.refused)
+    return refusals

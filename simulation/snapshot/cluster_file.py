@@ -145,8 +145,8 @@ def described_by(path: Path, raw: bytes) -> SiteDescription:
     _check_kind(path, content)
     unknown = [key for key in content if key not in (*_OWN, *_SETTINGS)]
     if unknown:
-        known = ", ".join((*_OWN, *_SETTINGS))
-        raise _refused(path, f"there is no key {quoted(unknown[0])}; keys: {known}")
+        keys = ", ".join((*_OWN, *_SETTINGS))
+        raise _refused(path, f"there is no key {quoted(unknown[0])}; keys: {keys}")
     try:
         own = _File.model_validate({key: content[key] for key in content if key in _OWN[:-1]})
         settings = Settings.model_validate(
@@ -158,8 +158,8 @@ def described_by(path: Path, raw: bytes) -> SiteDescription:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
-        raise _refused(path, f"{quoted(where) or 'the file'}: {said}") from None
+        words = first["msg"].removeprefix("Value error, ")
+        raise _refused(path, f"{quoted(where) or 'the file'}: {words}") from None
     except InvalidInputError as error:
         raise _refused(path, f"gpus: {error.refusal.message.rstrip('.')}") from None
     policy = _policy(path, raw, exact.get("tenants", {}), settings)
@@ -207,11 +207,11 @@ def _policy(path: Path, raw: bytes, tables: object, settings: Settings) -> Polic
 
 
 def _cluster(path: Path, own: _File, policy: Policy, settings: Settings) -> SimulatedCluster:
-    accounts = {name: one.parent or ROOT_ACCOUNT for name, one in policy.items()}
-    accounts |= {name: one.parent for name, one in own.accounts.items()}
-    known = {*accounts, ROOT_ACCOUNT}
+    accounts = {name: tenant.parent or ROOT_ACCOUNT for name, tenant in policy.items()}
+    accounts |= {name: account.parent for name, account in own.accounts.items()}
+    places = {*accounts, ROOT_ACCOUNT}
     for name, parent in accounts.items():
-        if parent not in known:
+        if parent not in places:
             raise _refused(path, f"accounts.{name}: no account {parent} stands above it")
     try:
         TopologicalSorter({name: (parent,) for name, parent in accounts.items()}).prepare()
@@ -235,14 +235,18 @@ def _cluster(path: Path, own: _File, policy: Policy, settings: Settings) -> Simu
             **scheduling.model_dump(exclude={"weights"}),
         ),
         accounts=accounts,
-        shares={name: one.share for name, one in own.accounts.items() if one.share != 1},
+        shares={
+            name: account.share for name, account in own.accounts.items() if account.share != 1
+        },
         max_time_s={
-            name: one.max_time for name, one in own.partitions.items() if one.max_time is not None
+            name: partition.max_time
+            for name, partition in own.partitions.items()
+            if partition.max_time is not None
         },
         default_time_s={
-            name: one.default_time
-            for name, one in own.partitions.items()
-            if one.default_time is not None
+            name: partition.default_time
+            for name, partition in own.partitions.items()
+            if partition.default_time is not None
         },
         failures=_failures(own.failures),
     )

@@ -126,15 +126,15 @@ def _snapshot(path: Path, text: bytes) -> SiteSnapshot:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _refused(path, f"{STATE} is no JSON: {_plain(str(error))}") from None
-    said = values.get("format") if isinstance(values, dict) else None
-    if said != FORMAT:
-        raise _refused(path, f"its format is {_plain(repr(said))}, and {FORMAT} is known")
-    for one in _leaves(values):
-        if isinstance(one, str) and (len(one) > _LONGEST_TEXT or not _is_plain(one)):
-            raise _refused(path, f"it holds text that no site has: {_plain(one)}")
+    form = values.get("format") if isinstance(values, dict) else None
+    if form != FORMAT:
+        raise _refused(path, f"its format is {_plain(repr(form))}, and {FORMAT} is known")
+    for leaf in _leaves(values):
+        if isinstance(leaf, str) and (len(leaf) > _LONGEST_TEXT or not _is_plain(leaf)):
+            raise _refused(path, f"it holds text that no site has: {_plain(leaf)}")
         # Not a number, as JSON may say it, is neither larger nor smaller.
-        if isinstance(one, int | float) and not abs(one) <= _LARGEST_NUMBER:
-            raise _refused(path, f"it holds a number that no site has: {_plain(repr(one))}")
+        if isinstance(leaf, int | float) and not abs(leaf) <= _LARGEST_NUMBER:
+            raise _refused(path, f"it holds a number that no site has: {_plain(repr(leaf))}")
     try:
         snapshot = from_values(values)
         _ = snapshot.site_settings
@@ -145,7 +145,7 @@ def _snapshot(path: Path, text: bytes) -> SiteSnapshot:
     except InvalidInputError as error:
         raise _refused(path, f"settings: {_plain(error.refusal.message)}") from None
     _check_tree(
-        path, "tenants", {name: one.parent for name, one in snapshot.ledger.tenants.items()}
+        path, "tenants", {name: tenant.parent for name, tenant in snapshot.ledger.tenants.items()}
     )
     _check_tree(
         path,
@@ -171,14 +171,14 @@ def _leaves(values: object) -> Iterator[object]:
     """All that the value holds, keys too."""
     left = [values]
     while left:
-        one = left.pop()
-        if isinstance(one, dict):
-            left += one
-            left += one.values()
-        elif isinstance(one, list):
-            left += one
+        item = left.pop()
+        if isinstance(item, dict):
+            left += item
+            left += item.values()
+        elif isinstance(item, list):
+            left += item
         else:
-            yield one
+            yield item
 
 
 def _is_plain(text: str) -> bool:

@@ -45,9 +45,13 @@ def fitted(
     site = _Site(cluster, costs)
     unknown = _unknown_work(jobs, cluster.accounts.keys() | tenants.keys(), start_s, end_s)
     accounts = _accounts(unknown, tenants)
-    found = [_fitted(job, site, accounts) for job in jobs]
-    changes = [(job, one) for job, one in zip(jobs, found, strict=True) if job is not one]
-    return FittedJobs(tuple(found), tuple(_notes(changes, site, accounts)))
+    fitted = [_fitted(job, site, accounts) for job in jobs]
+    changes = [
+        (job, job_fitted)
+        for job, job_fitted in zip(jobs, fitted, strict=True)
+        if job is not job_fitted
+    ]
+    return FittedJobs(tuple(fitted), tuple(_notes(changes, site, accounts)))
 
 
 class _Site:
@@ -66,12 +70,12 @@ class _Site:
             for partition in node.partitions:
                 self._types.setdefault(partition, set())
                 self._nodes[partition] += 1
-                for most, there in (
+                for most, gpus_there in (
                     (self._most_gpus, sum(node.gpus.values())),
                     (self._most_cpus, node.cpus),
                     (self._most_memory_mib, node.memory_mib),
                 ):
-                    most[partition] = max(most[partition], there)
+                    most[partition] = max(most[partition], gpus_there)
                 if node.boards is not None:
                     self._types[partition].update(node.boards.most)
                 for kind, count in node.gpus.items():
@@ -96,7 +100,7 @@ class _Site:
 
     def knows(self, kind: str, names: str) -> bool:
         return kind == _ANY_TYPE or any(
-            kind in self._types.get(one, ()) for one in names.split(",")
+            kind in self._types.get(name, ()) for name in names.split(",")
         )
 
     def most_on_a_node(self, partition: str, kind: str) -> int:
@@ -119,13 +123,13 @@ class _Site:
 
 
 def _unknown_work(
-    jobs: Iterable[HistoryJob], known: Iterable[str], start_s: float, end_s: float
+    jobs: Iterable[HistoryJob], accounts: Iterable[str], start_s: float, end_s: float
 ) -> Mapping[str, float]:
     """GPU-seconds of jobs that come in that time, by account, of all accounts that are unknown."""
     work: defaultdict[str, float] = defaultdict(float)
-    known = {account_name(name) for name in known}
+    accounts = {account_name(name) for name in accounts}
     for job in jobs:
-        if account_name(job.account) not in known:
+        if account_name(job.account) not in accounts:
             counts = start_s <= job.submit_s < end_s
             work[job.account] += job.run_s * sum(job.gpus.values()) if counts else 0.0
     return work
@@ -141,11 +145,11 @@ def _accounts(work: Mapping[str, float], tenants: Mapping[str, int]) -> Mapping[
         return {}
     share = sum(work.values()) / sum(weights.values())
     lacks = {name: share * weight for name, weight in weights.items()}
-    found = {}
-    for account in sorted(work, key=lambda one: (-work[one], one)):
-        found[account] = min(lacks, key=lambda name: (-lacks[name], name))
-        lacks[found[account]] -= work[account]
-    return found
+    home = {}
+    for account in sorted(work, key=lambda account: (-work[account], account)):
+        home[account] = min(lacks, key=lambda name: (-lacks[name], name))
+        lacks[home[account]] -= work[account]
+    return home
 
 
 def _fitted(job: HistoryJob, site: _Site, accounts: Mapping[str, str]) -> HistoryJob:
@@ -191,11 +195,13 @@ def with_gpus_for_cpus(jobs: Sequence[HistoryJob], cpus_per_gpu: int) -> tuple[H
 def _notes(
     changes: Sequence[tuple[HistoryJob, HistoryJob]], site: _Site, accounts: Mapping[str, str]
 ) -> Iterator[str]:
-    if any(job.partition != one.partition for job, one in changes):
+    if any(job.partition != change.partition for job, change in changes):
         yield f"Jobs of partitions that the cluster does not have are run in {site.largest}."
-    if any(job.nodes != one.nodes and not job.gpus for job, one in changes):
+    if any(job.nodes != change.nodes and not job.gpus for job, change in changes):
         yield "CPUs of jobs are spread over as few nodes as have them."
-    kinds = sorted({kind for job, one in changes if job.gpus != one.gpus for kind in one.gpus})
+    kinds = sorted(
+        {kind for job, change in changes if job.gpus != change.gpus for kind in change.gpus}
+    )
     if kinds:
         yield f"GPUs of elsewhere are taken for {', '.join(kinds)}."
     if accounts:

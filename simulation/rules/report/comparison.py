@@ -120,10 +120,10 @@ class TenantDifference:
 
 def differences(result: SimulationResult) -> tuple[FigureDifference, ...]:
     """Return each figure of MEASURES by both policies; refused jobs only where there are any."""
-    found = (_difference(measure, result) for measure in MEASURES)
+    differences = (_difference(measure, result) for measure in MEASURES)
     return tuple(
         difference
-        for difference in found
+        for difference in differences
         if difference.figure != "refused" or difference.present or difference.changed
     )
 
@@ -167,18 +167,18 @@ def tenant_differences(result: SimulationResult) -> tuple[TenantDifference, ...]
     """Return every tenant that has jobs, those that lose most first, those that gain most last."""
     present = _with_jobs(result.present)
     changed = _with_jobs(result.changed) if result.changed else {}
-    found = (
+    differences = (
         _of_tenant(name, present.get(name), changed.get(name), compared=result.changed is not None)
         for name in present.keys() | changed.keys()
     )
-    return tuple(sorted(found, key=_place))
+    return tuple(sorted(differences, key=_place))
 
 
-def _place(one: TenantDifference) -> tuple[int, float, str]:
+def _place(tenant_difference: TenantDifference) -> tuple[int, float, str]:
     rank = {ChangeVerdict.WORSE: 0, ChangeVerdict.BETTER: 2}.get(
-        one.verdict or ChangeVerdict.SAME, 1
+        tenant_difference.verdict or ChangeVerdict.SAME, 1
     )
-    return rank, one.waited_less_s, one.tenant
+    return rank, tenant_difference.waited_less_s, tenant_difference.tenant
 
 
 def _with_jobs(figures: Figures) -> Mapping[str, ReplayedTenant]:
@@ -268,12 +268,14 @@ def _clear(verdict: ChangeVerdict, interval: Estimate | None) -> ChangeVerdict:
     return verdict
 
 
-def gains_words(found: Iterable[TenantDifference]) -> str:
+def gains_words(tenants: Iterable[TenantDifference]) -> str:
     """``3 tenants gain, 1 loses, 2 wait as before.``; "" without a changed policy.
 
     Tenants that only one policy has are said to be unclear, where there are any.
     """
-    verdicts = Counter(difference.verdict for difference in found if difference.verdict is not None)
+    verdicts = Counter(
+        difference.verdict for difference in tenants if difference.verdict is not None
+    )
     if not verdicts:
         return ""
     gain, lose, same, unclear = (verdicts[verdict] for verdict in _IN_WORDS)

@@ -36,7 +36,7 @@ from slicewise.simulation.rules.runs.figures import (
     SimulationResult,
 )
 
-_BY_FIGURE = {one.figure: one for one in MEASURES}
+_BY_FIGURE = {measure.figure: measure for measure in MEASURES}
 
 
 @dataclass(frozen=True)
@@ -134,15 +134,17 @@ def figure_rows(result: SimulationResult) -> Sequence[FigureRow]:
     ]
 
 
-def _figure_row(measure: Measure, one: FigureDifference) -> FigureRow:
-    is_compared = one.changed is not None
+def _figure_row(measure: Measure, figure_difference: FigureDifference) -> FigureRow:
+    is_compared = figure_difference.changed is not None
     return FigureRow(
         words=measure.words,
-        present=figure_text(measure, one.present),
-        changed=figure_text(measure, one.changed) if is_compared else "",
-        difference=difference_text(measure, one.present, one.changed) if is_compared else "",
-        interval=interval_text(measure, one.interval, is_step=is_compared),
-        verdict=one.verdict,
+        present=figure_text(measure, figure_difference.present),
+        changed=figure_text(measure, figure_difference.changed) if is_compared else "",
+        difference=difference_text(measure, figure_difference.present, figure_difference.changed)
+        if is_compared
+        else "",
+        interval=interval_text(measure, figure_difference.interval, is_step=is_compared),
+        verdict=figure_difference.verdict,
     )
 
 
@@ -151,9 +153,12 @@ def tenant_rows(result: SimulationResult) -> Sequence[TenantRow]:
     return [_tenant_row(difference, result.present) for difference in tenant_differences(result)]
 
 
-def _tenant_row(one: TenantDifference, run: Figures) -> TenantRow:
-    sides, length_s = (one.present, one.changed), run.end_s - run.start_s
-    is_compared = one.verdict is not None
+def _tenant_row(tenant_difference: TenantDifference, run: Figures) -> TenantRow:
+    sides, length_s = (
+        (tenant_difference.present, tenant_difference.changed),
+        run.end_s - run.start_s,
+    )
+    is_compared = tenant_difference.verdict is not None
     # Services hold slices for a tenant, and are no jobs that wait.
     mean, mean_changed = (side.wait_mean_s if side and side.jobs else None for side in sides)
 
@@ -162,15 +167,15 @@ def _tenant_row(one: TenantDifference, run: Figures) -> TenantRow:
         return Pair(present, changed if is_compared else "")
 
     return TenantRow(
-        tenant=one.tenant,
+        tenant=tenant_difference.tenant,
         jobs=next(f"{side.jobs:,}" for side in sides if side),
         mean=pair(lambda side: wait_text(side.wait_mean_s if side.jobs else None)),
         mean_step=difference_text(TENANT_WAIT, mean, mean_changed) if is_compared else "",
         p99=pair(lambda side: wait_text(side.wait_p99_s if side.jobs else None)),
         held=pair(lambda side: held_text(side, length_s)),
         late=pair(lambda side: f"{side.late_jobs:,}"),
-        verdict=one.verdict,
-        word=_WORDS[one.verdict] if one.verdict else "",
+        verdict=tenant_difference.verdict,
+        word=_WORDS[tenant_difference.verdict] if tenant_difference.verdict else "",
     )
 
 
@@ -191,9 +196,9 @@ def node_rows(result: SimulationResult) -> Sequence[NodeRow]:
 def _repartition_rows(sides: Sequence[RepartitionFigures | None]) -> Iterator[NodeRow]:
     if not any(sides):
         return
-    yield _node_row("GPUs cut again", [f"{one.done:,}" if one else NOTHING for one in sides])
+    yield _node_row("GPUs cut again", [f"{side.done:,}" if side else NOTHING for side in sides])
     if any(side.in_vain for side in sides if side):
-        in_vain = [f"{one.in_vain:,}" if one else NOTHING for one in sides]
+        in_vain = [f"{side.in_vain:,}" if side else NOTHING for side in sides]
         yield _node_row("cut in vain", in_vain)
     lost = [slice_hours_text(side.lost_slice_s) if side else NOTHING for side in sides]
     yield _node_row("slice-hours idle for cutting", lost)
@@ -203,13 +208,14 @@ def _failure_rows(sides: Sequence[Figures]) -> Iterator[NodeRow]:
     those = [side.failures for side in sides if side.failures is not None]
     if not those:
         return
-    yield _node_row("failures of nodes", [f"{one.failures:,}" for one in those])
-    yield _node_row("runs that they ended", [f"{one.runs_broken:,}" for one in those])
+    yield _node_row("failures of nodes", [f"{figures.failures:,}" for figures in those])
+    yield _node_row("runs that they ended", [f"{figures.runs_broken:,}" for figures in those])
     yield _node_row(
-        "slice-hours that these had run", [slice_hours_text(one.broken_slice_s) for one in those]
+        "slice-hours that these had run",
+        [slice_hours_text(figures.broken_slice_s) for figures in those],
     )
     yield _node_row(
-        "slice-hours of nodes down", [slice_hours_text(one.down_slice_s) for one in those]
+        "slice-hours of nodes down", [slice_hours_text(figures.down_slice_s) for figures in those]
     )
 
 
@@ -222,22 +228,26 @@ def service_rows(result: SimulationResult) -> Sequence[ServiceRow]:
     return [_service_row(difference) for difference in service_differences(result)]
 
 
-def _service_row(one: ServiceDifference) -> ServiceRow:
-    sides = (one.present, one.changed)
+def _service_row(service_difference: ServiceDifference) -> ServiceRow:
+    sides = (service_difference.present, service_difference.changed)
 
     def pair(write: Callable[[ReplayedService], str]) -> Pair:
         present, changed = (write(side) if side else NOTHING for side in sides)
-        return Pair(present, changed if one.verdict else "")
+        return Pair(present, changed if service_difference.verdict else "")
 
     return ServiceRow(
-        service=one.service,
+        service=service_difference.service,
         requests=next(f"{side.requests:,}" for side in sides if side),
         attainment=pair(lambda side: share_text(side.attainment) if side.requests else NOTHING),
-        interval=interval_text(SERVICE_IN_TIME, one.interval, is_step=one.verdict is not None),
+        interval=interval_text(
+            SERVICE_IN_TIME,
+            service_difference.interval,
+            is_step=service_difference.verdict is not None,
+        ),
         p99=pair(lambda side: request_wait_text(side.wait_p99_s) if side.requests else NOTHING),
         slice_hours=pair(lambda side: slice_hours_text(side.slice_s)),
         changes=pair(lambda side: f"{side.changes:,}"),
         lost=pair(lambda side: f"{side.lost:,}"),
-        verdict=one.verdict,
-        word=_WORDS[one.verdict] if one.verdict else "",
+        verdict=service_difference.verdict,
+        word=_WORDS[service_difference.verdict] if service_difference.verdict else "",
     )

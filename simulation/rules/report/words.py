@@ -136,25 +136,25 @@ def trust_text(check: SelfCheck | None, unchecked: str) -> str:
         )
     error_s = abs(check.wait_mean_s - check.wait_mean_of_history_s)
     use = 100 * abs(check.utilisation - check.utilisation_of_history)
-    found = (
+    verdict = (
         f"With the present policy, half of {count_text(check.jobs, 'job')} waited in the simulation"
         f" within {age_text(check.wait_error_s)} of what they really waited, and"
         f" {_order_text(check.queue_order)}."
     )
     if check.jobs < _FEW:
-        found += " So few jobs prove little: simulate a longer time."
+        verdict += " So few jobs prove little: simulate a longer time."
     if never := check.never_started:
-        found += (
+        verdict += (
             f" {never:,} more really started, and {'has' if never == 1 else 'have'} no start in the"
             " simulation: its own waits are longer than these."
         )
     if is_far(check):
         return (
-            f"{found} That is far from what happened: take from the following at most whether a"
+            f"{verdict} That is far from what happened: take from the following at most whether a"
             " policy makes waits longer or shorter, and no amount."
         )
     return (
-        f"{found} Its mean wait is wrong by {age_text(error_s)} and its use by {use:.1f} points:"
+        f"{verdict} Its mean wait is wrong by {age_text(error_s)} and its use by {use:.1f} points:"
         " smaller differences say nothing."
     )
 

@@ -141,9 +141,14 @@ def joined(parts: Sequence[RunSums]) -> RunSums:
         replica_millislice_s=sum(part.replica_millislice_s for part in parts),
         services=tuple(
             joined_outcome(
-                [one for part in parts for one in part.services if one.service == service]
+                [
+                    service_part
+                    for part in parts
+                    for service_part in part.services
+                    if service_part.service == service
+                ]
             )
-            for service in sorted({one.service for part in parts for one in part.services})
+            for service in sorted({service.service for part in parts for service in part.services})
         ),
         repartitions=joined_repartitions(part.repartitions for part in parts),
         failures=joined_failures(part.failures for part in parts),
@@ -152,14 +157,14 @@ def joined(parts: Sequence[RunSums]) -> RunSums:
 
 def _together(sums: Sequence[TenantSums]) -> TenantSums:
     return TenantSums(
-        waits_s=tuple(wait for one in sums for wait in one.waits_s),
-        started=sum(one.started for one in sums),
-        slowdowns=tuple(slowdown for one in sums for slowdown in one.slowdowns),
-        held_millislice_s=sum(one.held_millislice_s for one in sums),
-        borrowed_millislice_s=sum(one.borrowed_millislice_s for one in sums),
-        lent_millislice_s=sum(one.lent_millislice_s for one in sums),
-        own_waited_s=max(one.own_waited_s for one in sums),
-        late_jobs=sum(one.late_jobs for one in sums),
+        waits_s=tuple(wait for part in sums for wait in part.waits_s),
+        started=sum(part.started for part in sums),
+        slowdowns=tuple(slowdown for part in sums for slowdown in part.slowdowns),
+        held_millislice_s=sum(part.held_millislice_s for part in sums),
+        borrowed_millislice_s=sum(part.borrowed_millislice_s for part in sums),
+        lent_millislice_s=sum(part.lent_millislice_s for part in sums),
+        own_waited_s=max(part.own_waited_s for part in sums),
+        late_jobs=sum(part.late_jobs for part in sums),
     )
 
 
@@ -205,7 +210,7 @@ class _Sweep:
         """Take every event in order, with the changes of guarantees between them."""
         later = deque(self._by.guarantees)
         events = sorted(_events(self._jobs, self._record.stopped_s, self._by.requeue_wait_s))
-        for at_s, together in groupby(events, key=lambda one: one.at_s):
+        for at_s, together in groupby(events, key=lambda sample: sample.at_s):
             self._follow(later, at_s)
             self._until(at_s)
             self._look_at({self._take(event) for event in together})
@@ -255,10 +260,10 @@ class _Sweep:
         borrowed = {name: amount for name, amount in borrowed.items() if amount > 0}
         unused = {name: amount - held[name] for name, amount in own.items() if amount > held[name]}
         nobodys = max(0, self._by.capacity_millislices - sum(own.values()))
-        there = sum(unused.values()) + nobodys
-        if not borrowed or not there:
+        unused_slices = sum(unused.values()) + nobodys
+        if not borrowed or not unused_slices:
             return borrowed, {}
-        part = min(1.0, sum(borrowed.values()) / there)
+        part = min(1.0, sum(borrowed.values()) / unused_slices)
         return borrowed, {name: amount * part for name, amount in unused.items()}
 
     def _sample(self, until_s: float) -> None:

@@ -38,7 +38,7 @@ def failure_figures(record: SiteRecord, start_s: float, end_s: float) -> Failure
         failures=sum(start_s <= node.down_s < end_s for node in record.down),
         runs_broken=len(broken),
         broken_slice_s=sum(run.lost_millislice_s for run in broken) / _SLICE,
-        down_slice_s=sum(max(0.0, time_s) * one.cost_millislices for time_s, one in seconds)
+        down_slice_s=sum(max(0.0, time_s) * run.cost_millislices for time_s, run in seconds)
         / _SLICE,
     )
 
@@ -49,9 +49,9 @@ def joined_repartitions(parts: Iterable[RepartitionFigures | None]) -> Repartiti
     if not those:
         return None
     return RepartitionFigures(
-        done=sum(one.done for one in those),
-        in_vain=sum(one.in_vain for one in those),
-        lost_slice_s=sum(one.lost_slice_s for one in those),
+        done=sum(side.done for side in those),
+        in_vain=sum(side.in_vain for side in those),
+        lost_slice_s=sum(side.lost_slice_s for side in those),
     )
 
 
@@ -61,8 +61,8 @@ def joined_failures(parts: Iterable[FailureFigures | None]) -> FailureFigures | 
     if not those:
         return None
     return FailureFigures(
-        failures=sum(one.failures for one in those),
-        runs_broken=sum(one.runs_broken for one in those),
-        broken_slice_s=sum(one.broken_slice_s for one in those),
-        down_slice_s=sum(one.down_slice_s for one in those),
+        failures=sum(side.failures for side in those),
+        runs_broken=sum(side.runs_broken for side in those),
+        broken_slice_s=sum(side.broken_slice_s for side in those),
+        down_slice_s=sum(side.down_slice_s for side in those),
     )

@@ -101,11 +101,11 @@ def kendall_tau(pairs: Sequence[tuple[float, float]]) -> float:
 
 def _tied(in_order: Sequence[object]) -> int:
     """Pairs of equal values in a sorted sequence."""
-    found = same = 0
+    nodes_seen = same = 0
     for before, value in pairwise(in_order):
         same = same + 1 if value == before else 0
-        found += same
-    return found
+        nodes_seen += same
+    return nodes_seen
 
 
 def _swaps(values: list[float]) -> tuple[list[float], int]:

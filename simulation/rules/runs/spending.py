@@ -28,20 +28,24 @@ def spent_before(
     In the period in which the snapshot was taken that is what it says was used up, less what the
     history's jobs used from ``begin_s`` on; in others what they used in the period before.
     """
-    budgets = {name: one.budget for name, one in plan.tenants.items() if one.budget}
+    budgets = {name: tenant.budget for name, tenant in plan.tenants.items() if tenant.budget}
     if not budgets:
         return {}
     held = tuple(_held(plan, jobs, can))
-    known, zone = plan.known_spending, plan.settings.ledger.time_zone
-    found = {}
+    spending, zone = plan.known_spending, plan.settings.ledger.time_zone
+    used = {}
     for name, budget in budgets.items():
         start_s = period_start_s(budget.period, int(begin_s), zone)
-        if known is not None and known.periods_s.get(name) == start_s and begin_s <= known.at_s:
-            later = _used(held, name, begin_s, known.at_s)
-            found[name] = known.millislice_s[name] - later
+        if (
+            spending is not None
+            and spending.periods_s.get(name) == start_s
+            and begin_s <= spending.at_s
+        ):
+            later = _used(held, name, begin_s, spending.at_s)
+            used[name] = spending.millislice_s[name] - later
         else:
-            found[name] = _used(held, name, start_s, begin_s)
-    return found
+            used[name] = _used(held, name, start_s, begin_s)
+    return used
 
 
 def spending_of(now: SiteDescription) -> KnownSpending | None:
@@ -49,8 +53,8 @@ def spending_of(now: SiteDescription) -> KnownSpending | None:
     ledger = now.ledger
     spent = {
         name: budget.amount_millislice_s - ledger.left[name].left_millislice_s
-        for name, one in ledger.tenants.items()
-        if (budget := one.budget) is not None and name in ledger.left
+        for name, tenant in ledger.tenants.items()
+        if (budget := tenant.budget) is not None and name in ledger.left
     }
     return KnownSpending(now.taken_s, spent, ledger.rollovers) if now.taken_s else None
 
@@ -60,16 +64,16 @@ def _held(plan: SlicewisePlan, jobs: Iterable[HistoryJob], can: Replayable) -> I
     for job in jobs:
         if job.started_s is None:
             continue
-        found = can.of(0, job, job.submit_s)
-        if not isinstance(found, str) and found.request.partition in partitions:
-            account = found.request.account
+        decision = can.of(0, job, job.submit_s)
+        if not isinstance(decision, str) and decision.request.partition in partitions:
+            account = decision.request.account
             payer, end_s = paid_by.get(account, account), job.started_s + job.run_s
-            yield _Held(payer, found.cost_millislices, job.started_s, end_s)
+            yield _Held(payer, decision.cost_millislices, job.started_s, end_s)
 
 
 def _used(held: Iterable[_Held], payer: str, from_s: float, until_s: float) -> int:
     return sum(
-        int(one.cost_millislices * (min(until_s, one.end_s) - max(from_s, one.start_s)))
-        for one in held
-        if one.payer == payer and one.start_s < until_s and one.end_s > from_s
+        int(holding.cost_millislices * (min(until_s, holding.end_s) - max(from_s, holding.start_s)))
+        for holding in held
+        if holding.payer == payer and holding.start_s < until_s and holding.end_s > from_s
     )

@@ -126,13 +126,13 @@ def _of_services(
     """Estimates by service, less what the second of each pair has; only of two parts or more."""
     values: dict[str, dict[str, list[float]]] = {}
     for part, less in parts:
-        for name, one in part.items():
+        for name, figures in part.items():
             other = less.get(name) if less is not None else None
             if less is not None and other is None:
                 continue
             of = values.setdefault(name, {})
             for figure in ESTIMATED_OF_SERVICES:
-                step = float(getattr(one, figure))
+                step = float(getattr(figures, figure))
                 step -= 0.0 if other is None else float(getattr(other, figure))
                 of.setdefault(figure, []).append(step)
     return {

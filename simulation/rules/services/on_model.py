@@ -103,22 +103,22 @@ class ServicesOnModel:
     @property
     def views(self) -> tuple[ServiceView, ...]:
         """The services as they were seen last, by array."""
-        return tuple(one.view for one in self._running)
+        return tuple(service.view for service in self._running)
 
     @property
     def urgencies(self) -> Mapping[int, float]:
         """How much each service's backlog presses, as its launcher last said, by array."""
-        return {one.array: one.urgency for one in self._running}
+        return {service.array: service.urgency for service in self._running}
 
     @property
     def site_factors(self) -> Mapping[int, int]:
         """The site_factor with which each service was submitted, by array."""
-        return {one.array: one.service.site_factor for one in self._running}
+        return {service.array: service.service.site_factor for service in self._running}
 
     def next_s(self) -> float | None:
         """When something is due next; None if nothing ever is, unless something else happens."""
         applied_s = self._coming[0].applied_s if self._coming else inf
-        due_s = min((one.due_s for one in self._running), default=inf)
+        due_s = min((service.due_s for service in self._running), default=inf)
         next_s = min(applied_s, due_s)
         return None if next_s == inf else next_s
 
@@ -126,16 +126,16 @@ class ServicesOnModel:
         """Make the turns that are due; the model has passed until then already."""
         while self._coming and self._coming[0].applied_s <= until_s:
             self._apply(self._coming.pop(0))
-        for one in self._running:
-            if one.due_s <= until_s:
-                self._turn(one, until_s)
+        for service in self._running:
+            if service.due_s <= until_s:
+                self._turn(service, until_s)
 
     def leave(self, runs: frozenset[RunOfJob], why: str) -> None:
         """Tell those of these runs that are replicas to move, as the daemon is asked to."""
         self.evictions.take(EvictRequest(runs=tuple(runs), why=why), self.views)
-        for one in self._running:
-            if any((slot.job_id, slot.start_s) in runs for slot in one.view.slots):
-                one.calm_s = 0.0
+        for service in self._running:
+            if any((slot.job_id, slot.start_s) in runs for slot in service.view.slots):
+                service.calm_s = 0.0
 
     def outcomes(self, since_s: float, until_s: float) -> tuple[ServiceOutcome, ...]:
         """Return what became of each service between two moments, of which none is to come."""
@@ -145,11 +145,11 @@ class ServicesOnModel:
 
     def records(self, until_s: float) -> tuple[ServiceRecord, ...]:
         """Return what each service left behind up to a moment that is not to come."""
-        return tuple(_recorded(one, until_s) for one in self._running)
+        return tuple(_recorded(service, until_s) for service in self._running)
 
     def gateway(self, key: str) -> ServiceGateway:
         """Return what is at the gateway of ``tenant/service``; KeyError unless it was applied."""
-        return {one.service.key: one.gateway for one in self._running}[key]
+        return {service.service.key: service.gateway for service in self._running}[key]
 
     def _apply(self, service: SimulatedService) -> None:
         asked = replace(array_of(service, len(self._running) + 1), finishes=True)
@@ -160,42 +160,46 @@ class ServicesOnModel:
         view = self._look(service, array, gateway)
         self._running.append(_Running(service, array, cost, gateway, launcher, at_s, view))
 
-    def _turn(self, one: _Running, now_s: float) -> None:
-        one.gateway.requests.pass_until(now_s)
-        if self._is_calm(one, now_s):
-            one.due_s = now_s + self._every_s
+    def _turn(self, service: _Running, now_s: float) -> None:
+        service.gateway.requests.pass_until(now_s)
+        if self._is_calm(service, now_s):
+            service.due_s = now_s + self._every_s
             return
-        one.records, one.calm_s = self._records(one.array), now_s + self._calm_s
-        view = one.gateway.follow(self._look(one.service, one.array, one.gateway))
-        one.view = self._shown(view)
-        self._guard(one, now_s)
-        plan = one.launcher.decide(one.view, one.gateway, now_s)
+        service.records, service.calm_s = self._records(service.array), now_s + self._calm_s
+        view = service.gateway.follow(self._look(service.service, service.array, service.gateway))
+        service.view = self._shown(view)
+        self._guard(service, now_s)
+        plan = service.launcher.decide(service.view, service.gateway, now_s)
         if plan is not None:
-            one.gateway.apply(plan.route)
-            desired = plan.desired_by_array.get(one.array)
+            service.gateway.apply(plan.route)
+            desired = plan.desired_by_array.get(service.array)
             if desired is not None:
-                one.launcher.hear(one.array, desired, self._bring(one, desired, now_s))
-        if now_s >= one.leases_s and one.gateway.runs:
-            self._extend(one, now_s)
-            one.leases_s = now_s + _LEASES_S
-        if over := one.gateway.finished(self._model.kill_wait_s):
-            self._model.finish(Tasks(one.array, over))
-        requests = one.gateway.requests
-        one.due_s = one.launcher.due_s(now_s, requests.arrivals[requests.arrived])
-        if one.gateway.is_ending:
-            one.due_s = min(one.due_s, now_s + self._every_s)
+                service.launcher.hear(service.array, desired, self._bring(service, desired, now_s))
+        if now_s >= service.leases_s and service.gateway.runs:
+            self._extend(service, now_s)
+            service.leases_s = now_s + _LEASES_S
+        if over := service.gateway.finished(self._model.kill_wait_s):
+            self._model.finish(Tasks(service.array, over))
+        requests = service.gateway.requests
+        service.due_s = service.launcher.due_s(now_s, requests.arrivals[requests.arrived])
+        if service.gateway.is_ending:
+            service.due_s = min(service.due_s, now_s + self._every_s)
 
-    def _is_calm(self, one: _Running, now_s: float) -> bool:
+    def _is_calm(self, by_holder: _Running, now_s: float) -> bool:
         """Whether a turn would see what the last one has seen, but for requests that are served."""
-        if now_s >= one.calm_s or one.launcher.rests is not None or one.gateway.requests.queue:
+        if (
+            now_s >= by_holder.calm_s
+            or by_holder.launcher.rests is not None
+            or by_holder.gateway.requests.queue
+        ):
             return False
         told = self.evictions.ending or self.evictions.has_waiting
-        told = told or any(slot.ends_in_s is not None for slot in one.view.slots)
-        moves = one.gateway.is_ending or any(
+        told = told or any(slot.ends_in_s is not None for slot in by_holder.view.slots)
+        moves = by_holder.gateway.is_ending or any(
             run.mode is not ServerMode.READY and run.loaded_s <= now_s
-            for run in one.gateway.runs.values()
+            for run in by_holder.gateway.runs.values()
         )
-        return not (told or moves) and self._records(one.array) == one.records
+        return not (told or moves) and self._records(by_holder.array) == by_holder.records
 
     def _look(self, service: SimulatedService, array: int, gateway: ServiceGateway) -> ServiceView:
         """The service as the daemon derives it from Slurm's records."""
@@ -223,31 +227,31 @@ class ServicesOnModel:
         """Slurm's records of the jobs that count for a tenant."""
         jobs = self._model.jobs
         if self._jobs_of[0] is not jobs:
-            found: dict[str, list[JobView]] = defaultdict(list)
+            service: dict[str, list[JobView]] = defaultdict(list)
             for job in jobs:
-                found[holder_of(job)].append(job)
-            self._jobs_of = (jobs, found)
+                service[holder_of(job)].append(job)
+            self._jobs_of = (jobs, service)
         return self._jobs_of[1].get(tenant, ())
 
-    def _guard(self, one: _Running, now_s: float) -> None:
+    def _guard(self, service: _Running, now_s: float) -> None:
         """Hold what must not start, bring back what has ended: as at each look of the daemon."""
-        view = one.view
-        one.recovery.follow((view,), now_s)
-        revive = one.recovery.due(one.array, now_s)
+        view = service.view
+        service.recovery.follow((view,), now_s)
+        revive = service.recovery.due(service.array, now_s)
         room = self._room(view) if waits_beyond_quota(view) else None
-        plan = plan_guard(view, one.desired - self.evictions.kept(view), revive, room)
-        self._carry_out(one, plan, now_s)
+        plan = plan_guard(view, service.desired - self.evictions.kept(view), revive, room)
+        self._carry_out(service, plan, now_s)
 
     def _room(self, view: ServiceView) -> TenantCapacity | None:
         borrows = not self.evictions.waits(view.tenant)
         own_jobs = self._own_jobs(view.tenant)
         return self._quotas.room(view, own_jobs, self.views, borrows=borrows)
 
-    def _bring(self, one: _Running, desired: DesiredSlots, now_s: float) -> DesiredSlotsAnswer:
+    def _bring(self, service: _Running, desired: DesiredSlots, now_s: float) -> DesiredSlotsAnswer:
         """Bring the slots to those desired, within quota, as the daemon does."""
-        plan = plan_desired(one.view, desired.run, self._room(one.view))
-        one.desired, one.urgency = desired.run, desired.urgency
-        self._carry_out(one, plan, now_s)
+        plan = plan_desired(service.view, desired.run, self._room(service.view))
+        service.desired, service.urgency = desired.run, desired.urgency
+        self._carry_out(service, plan, now_s)
         return DesiredSlotsAnswer(
             released=tuple(sorted(plan.release)),
             held=tuple(sorted(plan.hold | plan.requeue_hold)),
@@ -255,50 +259,50 @@ class ServicesOnModel:
             note=plan.note,
         )
 
-    def _carry_out(self, one: _Running, plan: SlotActions, now_s: float) -> None:
+    def _carry_out(self, service: _Running, plan: SlotActions, now_s: float) -> None:
         """Carry a plan out in the order in which the daemon does."""
         if not plan.acts:
             return
-        view, model = one.view, self._model
+        view, model = service.view, self._model
         for qos, moved in (
             (qos_name(view.tenant), plan.guarantee),
             (borrowed_qos(view.tenant), plan.borrow),
         ):
             if moved:
-                model.update(Tasks(one.array, moved), JobChange(qos=qos))
+                model.update(Tasks(service.array, moved), JobChange(qos=qos))
         for act, slots in (
             (model.requeue_hold, plan.requeue_hold),
             (model.requeue_hold, plan.revive),
             (model.hold, plan.hold),
         ):
             if slots:
-                act(Tasks(one.array, slots))
+                act(Tasks(service.array, slots))
         if plan.release:
-            model.release(Tasks(one.array, plan.release), limit_min(lease_of(view)))
+            model.release(Tasks(service.array, plan.release), limit_min(lease_of(view)))
         released = {slot.index for slot in view.slots if slot.state == "released"}
         changed = plan.release | plan.requeue_hold | (plan.hold & released)
-        one.changes_s += [now_s] * len(changed)
-        one.view = after(view, plan)
+        service.changes_s += [now_s] * len(changed)
+        service.view = after(view, plan)
 
-    def _extend(self, one: _Running, now_s: float) -> None:
+    def _extend(self, service: _Running, now_s: float) -> None:
         """Extend the leases of replicas that are wanted."""
-        view, records = one.view, self._records(one.array)
-        slots = leased((view,), records, {one.array: one.desired}, 0.0)
+        view, records = service.view, self._records(service.array)
+        slots = leased((view,), records, {service.array: service.desired}, 0.0)
         plan = plan_leases(slots, {}, Spare(), now_s, self._quotas.costs, extends=True)
         for (array, index, _), limit in plan.limits_min.items():
             target: Target = Tasks(array, frozenset({index}))
             self._model.update(target, JobChange(time_limit_min=limit))
 
 
-def _recorded(one: _Running, until_s: float) -> ServiceRecord:
-    gateway = one.gateway
+def _recorded(service: _Running, until_s: float) -> ServiceRecord:
+    gateway = service.gateway
     requests = gateway.requests
     requests.pass_until(max(until_s, requests.now_s))
     return ServiceRecord(
-        service=one.service,
+        service=service.service,
         waits_s=tuple(requests.waits),
         answers_s=tuple(requests.answers),
         runs=(*gateway.past, *((run.began_s, inf) for run in gateway.runs.values())),
-        changes_s=tuple(one.changes_s),
-        cost_millislices=one.cost_millislices,
+        changes_s=tuple(service.changes_s),
+        cost_millislices=service.cost_millislices,
     )

@@ -33,8 +33,8 @@ class EngineModel:
 
         Between two rows the seconds rise in a straight line; below the first they are as in it.
         """
-        known = sorted(seconds)
-        return cls(loads_s, tuple(_between(seconds, known, n) for n in range(1, known[-1] + 1)))
+        counts = sorted(seconds)
+        return cls(loads_s, tuple(_between(seconds, counts, n) for n in range(1, counts[-1] + 1)))
 
     @property
     def slower(self) -> tuple[float, ...]:
@@ -42,9 +42,9 @@ class EngineModel:
         return tuple(seconds / self.service_s[0] for seconds in self.service_s)
 
 
-def _between(seconds: Mapping[int, float], known: list[int], count: int) -> float:
-    above = next(one for one in known if one >= count)
-    below = max((one for one in known if one <= count), default=above)
+def _between(seconds: Mapping[int, float], counts: list[int], count: int) -> float:
+    above = next(number for number in counts if number >= count)
+    below = max((number for number in counts if number <= count), default=above)
     if above == below:
         return seconds[above]
     share = (count - below) / (above - below)

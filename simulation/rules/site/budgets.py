@@ -45,7 +45,7 @@ class SiteBudgets:
         self, policy: Policy, tariff: Tariff, zone: str, now_s: float, spent: Mapping[str, int]
     ) -> None:
         """Begin with running periods of which ``spent`` millislice-seconds are used up."""
-        self._budgets = {name: one.budget for name, one in policy.items() if one.budget}
+        self._budgets = {name: tenant.budget for name, tenant in policy.items() if tenant.budget}
         self._zone, self._tariff = zone, tariff
         self._sums: Counter[tuple[str, Account]] = Counter()
         self._held: dict[RunKey, Reservation] = {}
@@ -78,10 +78,10 @@ class SiteBudgets:
         self._charge([job for job in changed if self._is_news(job)], records)
         periods = {budget.period for budget in self._budgets.values()}
         of_period = {period: period_start_s(period, int(now_s), self._zone) for period in periods}
-        starts_s = {name: of_period[one.period] for name, one in self._budgets.items()}
+        starts_s = {name: of_period[budget.period] for name, budget in self._budgets.items()}
         due = due_periods(self.rollovers, starts_s)
-        for one in posts_until(due, jobs, int(now_s), self.reservations) if due else ():
-            self._apply(one)
+        for post in posts_until(due, jobs, int(now_s), self.reservations) if due else ():
+            self._apply(post)
         for name, start_s in due.items():
             self._roll(name, start_s, records)
 
@@ -96,17 +96,17 @@ class SiteBudgets:
         over = [self._key(record.job_id, record.start_s) for record in records]
         keys = [*over, *(self._key(job.job_id, job.start_s or 0) for job in jobs)]
         held = [self._held[key] for key in keys if key in self._held]
-        for one in charge(self._tariff, jobs, records, held, {}).charges:
-            self._apply(one)
+        for due_charge in charge(self._tariff, jobs, records, held, {}).charges:
+            self._apply(due_charge)
         for job in jobs:
             self._limits_s[self._key(job.job_id, job.start_s or 0)] = job.time_limit_s
         for key in over:
             self._limits_s.pop(key, None)
 
-    def _apply(self, one: Charge) -> None:
-        run, held = one.run, self._held.pop(one.run.key, None)
+    def _apply(self, due_charge: Charge) -> None:
+        run, held = due_charge.run, self._held.pop(due_charge.run.key, None)
         moved: Counter[Account] = Counter()
-        for transfer in one.transfers:
+        for transfer in due_charge.transfers:
             debit, credit = DEBIT_CREDIT[transfer.kind]
             moved[debit] -= transfer.amount_millislice_s
             moved[credit] += transfer.amount_millislice_s
@@ -125,7 +125,7 @@ class SiteBudgets:
                 run.payer,
                 MillisliceSeconds(reserved),
                 MillisliceSeconds(moved[Account.USED] + (held.posted_millislice_s if held else 0)),
-                one.after + len(one.transfers),
+                due_charge.after + len(due_charge.transfers),
             )
 
     def _roll(self, name: str, start_s: int, records: Iterable[RunRecord]) -> None:

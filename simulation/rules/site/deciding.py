@@ -154,8 +154,8 @@ class SlicewiseOnModel:
         The jobs are about to be submitted: what they may take is no longer to spare.
         """
         # Each job claims its part, whatever becomes of the others.
-        found = [self._spare.lets(job.request.account, _minutes(job)) for job in jobs]
-        return all(found)
+        verdicts = [self._spare.lets(job.request.account, _minutes(job)) for job in jobs]
+        return all(verdicts)
 
     def note(self, job_id: int, request: ModelRequest) -> None:
         """Note the id of a job that was submitted as admission had it."""
@@ -175,8 +175,8 @@ class SlicewiseOnModel:
 
     def _jobs(self) -> tuple[JobView, ...]:
         """The jobs as quota is decided for them."""
-        jobs, (known, by, told) = self._model.jobs, self._told
-        if jobs is not known or self._barred is not by:
+        jobs, (jobs_told, by, told) = self._model.jobs, self._told
+        if jobs is not jobs_told or self._barred is not by:
             told = self._copies.look(jobs, self._barred.told(jobs))
             self._told = jobs, self._barred, told
         return told
@@ -195,14 +195,14 @@ class SlicewiseOnModel:
             self._there, self._held_of = self._there.at_look(jobs, self._partitions), jobs
         return self._there
 
-    def _follow_use(self, policy: Policy, there: JobsByHolder, now_s: float) -> None:
+    def _follow_use(self, policy: Policy, by_holder: JobsByHolder, now_s: float) -> None:
         """Count what tenants have used since the last round."""
         since_s, others = self._priorities.since_s, self._ended
         # Most runs go on: few are to be taken away from what all hold.
-        held = Counter(there.held.by_tenant)
+        held = Counter(by_holder.held.by_tenant)
         for job, cost, _ in [
             run
-            for run in there.held.priced
+            for run in by_holder.held.priced
             if run.job.state is not JobState.RUNNING or (run.job.start_s or 0) > since_s
         ]:
             tenant = holder_of(job)
@@ -222,13 +222,13 @@ class SlicewiseOnModel:
         policy, settled = self._rounds.policy_at(model.now_s), self._settled
         if settled is not None and jobs is settled[0] and policy is settled[1]:
             return False
-        there = self._holdings(jobs)
-        self._trees = tree_moves(policy, there, self._standings, self._trees)
-        found = moves(policy, there, self._standings, trees=self._trees)
-        self._settled = None if found else (jobs, policy)
-        for target, name in found.items():
+        by_holder = self._holdings(jobs)
+        self._trees = tree_moves(policy, by_holder, self._standings, self._trees)
+        moves_due = moves(policy, by_holder, self._standings, trees=self._trees)
+        self._settled = None if moves_due else (jobs, policy)
+        for target, name in moves_due.items():
             model.update(target, JobChange(qos=name))
-        return bool(found)
+        return bool(moves_due)
 
     def round(self) -> None:
         """Look at Slurm, and do what the daemon's loops would do: move jobs, lend, set limits."""
@@ -237,23 +237,23 @@ class SlicewiseOnModel:
         self.look()
         self._follow_bars(policy, now_s)
         jobs = self._jobs()
-        there = self._holdings(jobs)
+        by_holder = self._holdings(jobs)
         nodes = (*model.nodes, *self._shapes)
-        self._follow_use(policy, there, now_s)
+        self._follow_use(policy, by_holder, now_s)
         is_slow_turn = now_s >= self._slow_due_s
         if is_slow_turn:
             self._slow_due_s = now_s + self._by.priority_s
-        self._follow_standstill(there, nodes, now_s)
+        self._follow_standstill(by_holder, nodes, now_s)
         done = self._rounds.round(
             now_s,
             jobs,
             nodes,
             self.services.views,
-            there=there,
+            by_holder=by_holder,
             evicting=self.services.evictions.ending,
             ended=self._ended_runs,
             stuck=stuck(self._still_since_s, now_s),
-            may_requeue=self._may_requeue(there),
+            may_requeue=self._may_requeue(by_holder),
             kill_wait_s=self._model.kill_wait_s,
             lately=self._priorities.lately,
         )
@@ -272,7 +272,7 @@ class SlicewiseOnModel:
         self._follow_priorities(now_s, is_slow_turn=is_slow_turn)
         self.rounds += 1
 
-    def _may_requeue(self, there: JobsByHolder) -> frozenset[RunOfJob]:
+    def _may_requeue(self, by_holder: JobsByHolder) -> frozenset[RunOfJob]:
         """The batch jobs that may be requeued for a lender, as ``requeueable`` says of a site."""
         model, ledger = self._model, self._rounds.ledger
         is_soon = model.kill_wait_s < self._by.settings.lending.grace_s
@@ -281,17 +281,17 @@ class SlicewiseOnModel:
         services = self.services.site_factors
         return frozenset(
             (job.job_id, job.start_s)
-            for job, _, _ in there.held.priced
+            for job, _, _ in by_holder.held.priced
             if is_borrowed(job.qos) and job.state is JobState.RUNNING
             if job.array_job_id not in services and model.would_requeue(job.job_id)
         )
 
     def _requeue(self, runs: Iterable[RunOfJob]) -> None:
         """End batch jobs, once the limits of the round are in Slurm."""
-        found = [job_id for job_id, _ in runs]
-        for job_id in found:
+        job_ids = [job_id for job_id, _ in runs]
+        for job_id in job_ids:
             self._model.requeue(job_id)
-        self._has_requeued = bool(self._rounds.recalls) and (self._has_requeued or bool(found))
+        self._has_requeued = bool(self._rounds.recalls) and (self._has_requeued or bool(job_ids))
 
     def _follow_priorities(self, now_s: float, *, is_slow_turn: bool) -> None:
         """Set the priorities of waiting jobs: of services' slots and of jobs that go first in each
@@ -309,8 +309,8 @@ class SlicewiseOnModel:
         first = self._first_until_s.items()
         over = frozenset(key for key, until_s in first if now_s < until_s)
         soon = jobs if is_slow_turn else (*slots, *_called(jobs, self._first_until_s))
-        found = self._priorities.due(soon, now_s, over, self.services.urgencies)
-        for target, change in found.items():
+        changes = self._priorities.due(soon, now_s, over, self.services.urgencies)
+        for target, change in changes.items():
             model.update(target, change)
 
     def _follow_services(
@@ -342,20 +342,20 @@ class SlicewiseOnModel:
             evictions.wait_on(plan.recalls, starting)
 
     def _follow_standstill(
-        self, there: JobsByHolder, nodes: tuple[NodeView, ...], now_s: float
+        self, by_holder: JobsByHolder, nodes: tuple[NodeView, ...], now_s: float
     ) -> None:
         """Follow which jobs Slurm does not start, and which of them go first."""
         limits = limits_by_qos(self._standings)
         self._still_since_s = standing_still(
             self._still_since_s,
-            there,
+            by_holder,
             nodes,
             limits,
             partitions=self._partitions,
             now_s=now_s,
         )
         before, since_s = self._first_until_s, self._still_since_s
-        self._first_until_s = first_until_s(before, since_s, there, limits, now_s)
+        self._first_until_s = first_until_s(before, since_s, by_holder, limits, now_s)
 
 
 def _called(jobs: Iterable[JobView], keys: Container[int]) -> Iterator[JobView]:

@@ -24,12 +24,12 @@ class NodeIndex:
         before, self._nodes = self._nodes, nodes
         if len(nodes) == len(before):
             changed = {
-                one.name: (one, old)
-                for one, old in zip(nodes, before, strict=True)
-                if one is not old
+                node.name: (node, old)
+                for node, old in zip(nodes, before, strict=True)
+                if node is not old
             }
-            now = free_on_nodes((one for one, _ in changed.values()), self._partitions)
-            is_same = all(one.name == old.name for one, old in changed.values())
+            now = free_on_nodes((node for node, _ in changed.values()), self._partitions)
+            is_same = all(node.name == old.name for node, old in changed.values())
             if is_same and now.keys() == changed.keys() & self._free.keys():
                 self._free = {**self._free, **now}
                 return self._free
@@ -49,14 +49,14 @@ class ToldIndex:
         if told is jobs:
             self._copies = {}
             return told
-        before, copies, found = self._copies, {}, []
+        before, copies, jobs_now = self._copies, {}, []
         for job, copy in zip(jobs, told, strict=True):
             kept = copy
             if copy is not job:
-                known = before.get(id(job))
-                if known is not None and known[1].reason == copy.reason:
-                    kept = known[1]
+                copy_before = before.get(id(job))
+                if copy_before is not None and copy_before[1].reason == copy.reason:
+                    kept = copy_before[1]
                 copies[id(job)] = job, kept
-            found.append(kept)
+            jobs_now.append(kept)
         self._copies = copies
-        return tuple(found)
+        return tuple(jobs_now)

@@ -66,7 +66,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(filter(None, text.split(",")))
 
 
-def own_qos(found: Mapping[str, QosLimits], policy: Policy) -> Mapping[str, QosLimits]:
+def own_qos(limits_by_qos: Mapping[str, QosLimits], policy: Policy) -> Mapping[str, QosLimits]:
     """The limits of a site's Slurm, without those that Slicewise sets of its own QOS."""
     types = {
         qos_name(tenant): {tres_name(kind) for kind in of}
@@ -74,7 +74,7 @@ def own_qos(found: Mapping[str, QosLimits], policy: Policy) -> Mapping[str, QosL
     }
     return {
         name: _without_ours(limits, {"billing", *types.get(name, ())}) if is_ours(name) else limits
-        for name, limits in found.items()
+        for name, limits in limits_by_qos.items()
         if name != GATE_QOS
     }
 
@@ -95,7 +95,7 @@ def _without(limits: Mapping[str, int], ours: Collection[str]) -> Mapping[str, i
 
 
 def own_accounts(
-    found: Mapping[str, AccountLimits],
+    limits_by_account: Mapping[str, AccountLimits],
     policy: Policy,
     costs: Mapping[str, int],
     models: Mapping[str, str],
@@ -114,7 +114,7 @@ def own_accounts(
         )
         if name in ours
         else limits
-        for name, limits in found.items()
+        for name, limits in limits_by_account.items()
     }
 
 

@@ -344,12 +344,14 @@ class Site:
             if run.state == NODE_FAIL:
                 lost = run_cost(run.gpus, self._costs) * (run.end_s - run.start_s)
                 self._broken.append(BrokenRun(run.end_s, lost))
-            one = ReplayedRun(run.start_s, run.end_s, is_borrowed(run.qos))
+            replayed = ReplayedRun(run.start_s, run.end_s, is_borrowed(run.qos))
             followed = self._followed.get(run.job_id)
             if followed is not None:
-                followed.runs.append(one)
+                followed.runs.append(replayed)
             else:
-                self._replicas.append(replica(run.account, run_cost(run.gpus, self._costs), one))
+                self._replicas.append(
+                    replica(run.account, run_cost(run.gpus, self._costs), replayed)
+                )
 
     def _counts_on(self) -> bool:
         """Whether a job that counts still waits for its first start."""
@@ -389,13 +391,13 @@ class Site:
             stopped_s=self._model.now_s,
             jobs=tuple(
                 replayed(
-                    one.job,
-                    one.runs,
+                    followed.job,
+                    followed.runs,
                     running.get(job_id),
-                    one.given_up_s,
+                    followed.given_up_s,
                     waits=job_id in waiting,
                 )
-                for job_id, one in self._followed.items()
+                for job_id, followed in self._followed.items()
             ),
             refused=tuple(self._refused),
             rounds=0 if slicewise is None else slicewise.rounds,

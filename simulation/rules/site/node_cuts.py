@@ -104,10 +104,10 @@ def _inventory(node: SimulatedNode) -> Inventory:
         for _ in range(count)
     ]
     others = [_gpu(node.name, len(cut) + nth, None, kind) for nth, kind in enumerate(whole)]
-    found = Inventory("", (*cut, *others), (), on.vendor)
+    inventory = Inventory("", (*cut, *others), (), on.vendor)
     for gpu, layout in zip(cut, boards.layouts, strict=True):
-        found = with_layout(found, gpu.uuid, layout)
-    return found
+        inventory = with_layout(inventory, gpu.uuid, layout)
+    return inventory
 
 
 def _gpu(node: str, number: int, on: Board | None, name: str = "") -> Gpu:
@@ -136,8 +136,8 @@ def _gpu(node: str, number: int, on: Board | None, name: str = "") -> Gpu:
 def _positions(gpus: Mapping[str, int], devices: Sequence[Device]) -> Positions:
     """The devices in the order of the node's types; pads are None."""
     by_kind = defaultdict[str, list[Device]](list)
-    for one in devices:
-        by_kind[one.gres_type].append(one)
+    for device in devices:
+        by_kind[device.gres_type].append(device)
 
     def of(kind: str, count: int) -> Iterator[Device | None]:
         yield from (None,) * count if is_pad(kind) else by_kind[kind]

@@ -38,11 +38,11 @@ def _runs(
     for number, job in jobs:
         if job.started_s is None or job.started_s >= begin_s:
             continue
-        found = can.of(number, job, begin_s)
-        if isinstance(found, str):
+        decision = can.of(number, job, begin_s)
+        if isinstance(decision, str):
             continue
-        request, end_s = found.request, min(begin_s, job.started_s + job.run_s)
-        holding = Holding(request.account, found.cost_millislices, job.started_s, end_s)
+        request, end_s = decision.request, min(begin_s, job.started_s + job.run_s)
+        holding = Holding(request.account, decision.cost_millislices, job.started_s, end_s)
         yield EarlierRun(request.user, request.partition, holding)
 
 

@@ -208,8 +208,8 @@ class SiteRepartitions:
     def _in_the_way(self, planned: PlannedRepartition) -> frozenset[RunOfJob]:
         """The runs that hold what is destroyed; also those that complete."""
         going = self._cuts[planned.node].going(planned)
-        there = self._model.devices(planned.node)
-        holding = {job_id for job_id, indices in there.items() if indices & going}
+        indices_by_job = self._model.devices(planned.node)
+        holding = {job_id for job_id, indices in indices_by_job.items() if indices & going}
         if not holding:
             return frozenset()
         return frozenset(
@@ -303,9 +303,9 @@ class SiteRepartitions:
             self._runs.popleft()
         runs = (*self._runs, *_running(jobs))
         room = room_of(policy, used_by_tenant(jobs, self._partitions, settings.costs))
-        there = jobs_by_holder(jobs, self._partitions, settings.costs, settings.models)
-        owed = owed_tasks(policy, there)
-        busy = busy_tasks(policy, there, free_on_nodes(model.nodes, self._partitions))
+        by_holder = jobs_by_holder(jobs, self._partitions, settings.costs, settings.models)
+        owed = owed_tasks(policy, by_holder)
+        busy = busy_tasks(policy, by_holder, free_on_nodes(model.nodes, self._partitions))
         return SiteObservation(
             looks=tuple(self._looks()),
             jobs=tuple(job for job in jobs if job.state in ALLOTTED),
@@ -327,7 +327,7 @@ class SiteRepartitions:
             ),
             move_s=move_s({RepartitionStep.MOVE: self._moves_s}, MOVE_S),
             term_s=settings.lending.term_s,
-            preempting=preempting(policy, there) if owed else {},
+            preempting=preempting(policy, by_holder) if owed else {},
             at_s=now_s,
         )
 

@@ -77,14 +77,14 @@ class Replayable:
         gpus = tuple(sorted(request.gpus.items()))
         key = (request.partition, request.nodes, gpus, request.cpus, request.memory_mib)
         if key not in self._known:
-            there = sum(
+            nodes_enough = sum(
                 request.partition in node.partitions
                 and all(_has(_ever(node), kind) >= count for kind, count in gpus)
                 and (not node.cpus or request.cpus <= node.cpus)
                 and (not node.memory_mib or request.memory_mib <= node.memory_mib)
                 for node in self._cluster.nodes
             )
-            self._known[key] = there >= request.nodes
+            self._known[key] = nodes_enough >= request.nodes
         return self._known[key]
 
     def _cost(self, request: ModelRequest) -> int:
@@ -96,8 +96,8 @@ class Replayable:
         if ANY_TYPE not in gpus:
             return run_cost(gpus, self._costs)
         named = partition.split(",")
-        there = (n.gpus for n in self._cluster.nodes if not n.partitions.isdisjoint(named))
-        kinds = {kind for of in there for kind in of}
+        gpus_of_nodes = (n.gpus for n in self._cluster.nodes if not n.partitions.isdisjoint(named))
+        kinds = {kind for of in gpus_of_nodes for kind in of}
         cheapest = min((self._costs.get(kind, 0) for kind in kinds), default=0)
         return run_cost(gpus, {**self._costs, ANY_TYPE: Millislices(cheapest)})
 
@@ -130,15 +130,15 @@ def replays(
         before = None if is_later else _at_the_beginning(job, begin_s)
         if not is_later and before is None:
             continue
-        found = can.of(number if is_later else -1, before or job, max(begin_s, job.submit_s))
-        if isinstance(found, str):
+        decision = can.of(number if is_later else -1, before or job, max(begin_s, job.submit_s))
+        if isinstance(decision, str):
             continue
         if is_later:
-            later.append(found)
+            later.append(decision)
         elif job.started_s is not None and job.started_s <= begin_s:
-            running.append(found)
+            running.append(decision)
         else:
-            waiting.append(found)
+            waiting.append(decision)
     later.sort(key=lambda replay: (replay.at_s, replay.number))
     return (*running, *waiting, *later)
 
@@ -195,8 +195,8 @@ def submission(request: ModelRequest, token: str) -> SubmitRequest:
 
 def chosen_gpus(gres: str) -> Mapping[str, int]:
     """GPUs by type of the text in which admission has chosen a type: ``gpu:a100:4``."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for part in gres.split(","):
         _, kind, count = part.rsplit(":", 2)
-        found[kind] = found.get(kind, 0) + int(count)
-    return found
+        counts[kind] = counts.get(kind, 0) + int(count)
+    return counts

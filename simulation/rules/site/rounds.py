@@ -115,7 +115,7 @@ class QuotaRounds:
         services: tuple[ServiceView, ...] = (),
         ended: Iterable[EndedRun] = (),
         *,
-        there: JobsByHolder,
+        by_holder: JobsByHolder,
         evicting: frozenset[RunOfJob] = frozenset(),
         stuck: frozenset[int] = frozenset(),
         may_requeue: frozenset[RunOfJob] = frozenset(),
@@ -137,7 +137,7 @@ class QuotaRounds:
             stuck=stuck,
             may_requeue=may_requeue,
             kill_wait_s=kill_wait_s,
-            by_holder=there,
+            by_holder=by_holder,
             free=self._nodes.look(nodes),
         )
         before = replace(
@@ -148,16 +148,16 @@ class QuotaRounds:
             reservations=self._budgets.reservations,
         )
         asked = world_of(before, self._settings, seen)
-        found, made = plan(asked), self._made
+        round_plan, made = plan(asked), self._made
         unserved: frozenset[tuple[str, int]] = frozenset()
         self._is_left = False
         if made is not None and not self._is_another(before):
-            wanted = needs(asked, found, made.standings)
+            wanted = needs(asked, round_plan, made.standings)
             self._is_left = not is_due(self._last, wanted, now_s)
             if self._is_left:
-                return replace(made, plan=found, qos={}, accounts={})
+                return replace(made, plan=round_plan, qos={}, accounts={})
             unserved = wanted.limits
-        self._made = made = self._make(asked, found, jobs, nodes)
+        self._made = made = self._make(asked, round_plan, jobs, nodes)
         self._last = LastRound(now_s, 0.0, frozenset() if made.qos or made.accounts else unserved)
         return made
 
@@ -171,12 +171,12 @@ class QuotaRounds:
     def _make(
         self,
         asked: World,
-        found: RoundPlan,
+        round_plan: RoundPlan,
         jobs: tuple[JobView, ...],
         nodes: tuple[NodeView, ...],
     ) -> SiteRound:
         """Carry a plan out."""
-        inputs = asked.after(found.loans, found.recalls)
+        inputs = asked.after(round_plan.loans, round_plan.recalls)
         self._ledger = inputs.ledger_view
         shown = SlurmNow(self._associations, (), self._conf, jobs, nodes)
         wanted = wanted_limits(inputs, shown, self._cluster_name, MILLISLICES)
@@ -184,7 +184,7 @@ class QuotaRounds:
         qos = qos_limits(settings, self._own_qos)
         accounts = account_limits(settings, self._base)
         changed = SiteRound(
-            plan=found,
+            plan=round_plan,
             policy=inputs.policy,
             standings=wanted.allowed.standings,
             spare=SpareBudgets(
@@ -193,9 +193,11 @@ class QuotaRounds:
                 wanted.found.in_use.runs,
                 inputs.capacity_millislices,
             ),
-            qos={name: one for name, one in qos.items() if self._qos.get(name) != one},
+            qos={name: limits for name, limits in qos.items() if self._qos.get(name) != limits},
             accounts={
-                name: one for name, one in accounts.items() if self._accounts.get(name) != one
+                name: account
+                for name, account in accounts.items()
+                if self._accounts.get(name) != account
             },
         )
         self._qos, self._accounts = qos, accounts

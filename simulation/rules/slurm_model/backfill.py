@@ -98,12 +98,12 @@ class _Ends:
     """When the running jobs end by their limits, and on which nodes."""
 
     def __init__(self, nodes: Iterable[ModelNode]) -> None:
-        found: dict[int, tuple[float, int]] = {}
+        ends: dict[int, tuple[float, int]] = {}
         for i, node in enumerate(nodes):
             for job in node.jobs.values():
-                _, on = found.get(job.job_id, (0.0, 0))
-                found[job.job_id] = job.until_s, on | 1 << i
-        self._ends = sorted(found.values())
+                _, on = ends.get(job.job_id, (0.0, 0))
+                ends[job.job_id] = job.until_s, on | 1 << i
+        self._ends = sorted(ends.values())
 
     def window_s(self, at_s: float, nodes: int) -> float:
         """The last end of a job on these nodes in the window in which ``at_s``, one of them, is.
@@ -150,7 +150,7 @@ class _Backfill:
     def _jobs(self) -> list[JobRecord]:
         """The jobs to try; notes for each kind that might start now which of them is the last."""
         state = self._state
-        found: list[JobRecord] = []
+        waiting_records: list[JobRecord] = []
         hopes, hopeless = self._hopes, set[int]()
         for key in state.queue[: state.scheduling.backfill_jobs]:
             record = state.waiting[key[-1]]
@@ -159,12 +159,12 @@ class _Backfill:
             kind = record.kind
             if kind not in hopeless:
                 if kind in hopes or self._may_start(record):
-                    hopes[kind] = (len(found), record)
-                    self._last = len(found)
+                    hopes[kind] = (len(waiting_records), record)
+                    self._last = len(waiting_records)
                 else:
                     hopeless.add(kind)
-            found.append(record)
-        return found
+            waiting_records.append(record)
+        return waiting_records
 
     def _is_limited(self, record: JobRecord) -> bool:
         reason = self._state.limit(record)
@@ -243,8 +243,11 @@ class _Backfill:
         order = self._state.nodes.free_from(record.shape)
         mine, limit_s, count = self._nodes_of(record), record.limit_s, record.request.nodes
         # Reservations only become more, and a shorter limit is easier to meet.
-        known = self._earliest.setdefault((record.shape, count, mine), {})
-        from_s = max((at_s for one, at_s in known.items() if one <= limit_s), default=self._now_s)
+        earliest = self._earliest.setdefault((record.shape, count, mine), {})
+        from_s = max(
+            (at_s for limit_before_s, at_s in earliest.items() if limit_before_s <= limit_s),
+            default=self._now_s,
+        )
         while from_s <= self._horizon_s:
             free, next_s = reserved.left_and_later(mine, from_s, from_s + limit_s)
             start_s, nodes = _first(order, free, count, from_s, next_s)
@@ -253,11 +256,11 @@ class _Backfill:
             if start_s <= next_s and start_s < inf:
                 is_free = reserved.are_free(nodes, start_s, start_s + limit_s)
                 if start_s <= self._horizon_s and is_free:
-                    known[limit_s] = from_s
+                    earliest[limit_s] = from_s
                     return start_s, nodes
                 next_s = start_s if start_s > from_s else next_s
             from_s = next_s
-        known[limit_s] = inf
+        earliest[limit_s] = inf
         return None
 
     def _in_window(

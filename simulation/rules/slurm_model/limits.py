@@ -139,11 +139,11 @@ class ModelLimits:
 
     def line_of(self, account: str) -> tuple[str, ...]:
         """The account and its parents, without root."""
-        found: list[str] = []
-        while account not in {"", "root"} and account not in found:
-            found.append(account)
+        line: list[str] = []
+        while account not in {"", "root"} and account not in line:
+            line.append(account)
             account = self.accounts[account].parent if account in self.accounts else ""
-        return tuple(found)
+        return tuple(line)
 
     def blocking(self, record: JobRecord, now_s: float) -> str:
         """Slurm's reason why limits keep the job from its start now; "" if none does."""
@@ -191,39 +191,39 @@ class ModelLimits:
         self.counts_spent |= any(account.grp_tres_mins for account in self.accounts.values())
 
     def _uses(self, qos: str, account: str) -> tuple[Use, ...]:
-        found = self._chains.get((qos, account))
-        if found is None:
-            found = self._chains[qos, account] = (
+        chain = self._chains.get((qos, account))
+        if chain is None:
+            chain = self._chains[qos, account] = (
                 self._qos_use.setdefault(qos, Use(self._base_s)),
                 self._qos_account_use.setdefault((qos, account), Use(self._base_s)),
                 *(
-                    self._account_use.setdefault(one, Use(self._base_s))
-                    for one in self.line_of(account)
+                    self._account_use.setdefault(account_name, Use(self._base_s))
+                    for account_name in self.line_of(account)
                 ),
             )
-        return found
+        return chain
 
     def _checks_of(self, qos: str, account: str) -> tuple[_Check, ...]:
-        found = self._checks.get((qos, account))
-        if found is None:
-            found = self._checks[qos, account] = tuple(self._listed(qos, account))
-        return found
+        checks = self._checks.get((qos, account))
+        if checks is None:
+            checks = self._checks[qos, account] = tuple(self._listed(qos, account))
+        return checks
 
     def _listed(self, qos: str, account: str) -> list[_Check]:
         limits = self.of_qos(qos)
         uses = self._uses(qos, account)
-        found = _checks(limits.grp_tres, uses[0], "QOSGrp", ())
-        found += _checks(limits.grp_run_mins, uses[0], "QOSGrp", (), of="run minutes")
-        found += _checks(limits.max_tres_per_account, uses[1], "Max", ())
+        checks = _checks(limits.grp_tres, uses[0], "QOSGrp", ())
+        checks += _checks(limits.grp_run_mins, uses[0], "QOSGrp", (), of="run minutes")
+        checks += _checks(limits.max_tres_per_account, uses[1], "Max", ())
         for name, use in zip(self.line_of(account), uses[2:], strict=True):
             own = self.accounts.get(name)
             if own is None:
                 continue
-            found += _checks(own.grp_tres_mins, use, "AssocGrp", (), of="minutes")
-            found += _checks(own.grp_tres, use, "AssocGrp", limits.grp_tres)
+            checks += _checks(own.grp_tres_mins, use, "AssocGrp", (), of="minutes")
+            checks += _checks(own.grp_tres, use, "AssocGrp", limits.grp_tres)
             of_qos = limits.grp_run_mins
-            found += _checks(own.grp_run_mins, use, "AssocGrp", of_qos, of="run minutes")
-        return found
+            checks += _checks(own.grp_run_mins, use, "AssocGrp", of_qos, of="run minutes")
+        return checks
 
 
 def _checks(

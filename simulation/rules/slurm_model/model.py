@@ -109,10 +109,10 @@ class SlurmModel:
         """The records of one array among ``jobs``."""
         state = self._state
         tasks = state.arrays.get(array_job_id, {}).values()
-        found = {task.job_id: task for task in tasks}
+        views = {task.job_id: task for task in tasks}
         if (first := state.records.get(array_job_id)) is not None:
-            found[array_job_id] = first
-        return tuple(job_view(found[job_id], self._names) for job_id in sorted(found))
+            views[array_job_id] = first
+        return tuple(job_view(views[job_id], self._names) for job_id in sorted(views))
 
     @property
     def nodes(self) -> tuple[NodeView, ...]:
@@ -504,7 +504,7 @@ class SlurmModel:
             state.is_changed = True
 
     def _reshape(self, record: JobRecord, change: JobChange) -> None:
-        asked = [one for one in (change.gres, change.tres_per_job, change.tres_per_task) if one]
+        asked = [text for text in (change.gres, change.tres_per_job, change.tres_per_task) if text]
         if not asked:
             return
         shape = record.shape

@@ -26,10 +26,10 @@ def bits(mask: int) -> Iterator[int]:
 
 def as_mask(nodes: Iterable[int]) -> int:
     """The set of these nodes."""
-    found = 0
+    mask = 0
     for i in nodes:
-        found |= 1 << i
-    return found
+        mask |= 1 << i
+    return mask
 
 
 @dataclass
@@ -197,11 +197,11 @@ class ModelNode:
 
 def _runs(gpus: Mapping[str, int]) -> dict[str, int]:
     """The indices of each type, as sets: those of one type follow one another."""
-    found, first = {}, 0
+    masks, first = {}, 0
     for kind, count in gpus.items():
-        found[kind] = ((1 << count) - 1) << first
+        masks[kind] = ((1 << count) - 1) << first
         first += count
-    return found
+    return masks
 
 
 def _lowest(indices: int, count: int) -> int:
@@ -224,7 +224,7 @@ class NodeTable:
     """
 
     def __init__(self, cluster: SimulatedCluster) -> None:
-        self.nodes = tuple(_node(one) for one in cluster.nodes)
+        self.nodes = tuple(_node(node) for node in cluster.nodes)
         self.index = {node.name: i for i, node in enumerate(self.nodes)}
         self.partitions: dict[str, int] = {}
         self._shapes: dict[tuple[tuple[tuple[str, int], ...], int, int], Shape] = {}
@@ -241,10 +241,10 @@ class NodeTable:
     def shape(self, gpus: Mapping[str, int], cpus: int, memory_mib: int) -> Shape:
         """The shape of jobs that ask for this on each node."""
         key = (tuple(sorted(gpus.items())), cpus, memory_mib)
-        found = self._shapes.get(key)
-        if found is None:
-            found = self._shapes[key] = Shape(*key)
-        return found
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = self._shapes[key] = Shape(*key)
+        return shape
 
     def changed(self, i: int) -> None:
         """Note that something of this node is not as it was."""
@@ -268,12 +268,12 @@ class NodeTable:
 
         It counts GPUs of all types together.
         """
-        found = self._emptied.get((shape, qos))
-        if found is None:
-            found = self._emptied[shape, qos] = _Emptied()
-        for i in self._todo(found):
-            found.look(i, self.nodes[i], shape, qos)
-        return found.mask
+        emptied = self._emptied.get((shape, qos))
+        if emptied is None:
+            emptied = self._emptied[shape, qos] = _Emptied()
+        for i in self._todo(emptied):
+            emptied.look(i, self.nodes[i], shape, qos)
+        return emptied.mask
 
     def free_ever(self, shape: Shape) -> int:
         """The nodes that take jobs and would have room for such a job if they were empty."""
@@ -304,10 +304,10 @@ class NodeTable:
             for nth, (weight, left, found) in enumerate(sets):
                 is_enough = len(found) >= missing
                 rated.append((weight, not is_enough, left if is_enough else -left, nth))
-            found = sets.pop(min(rated)[-1])[-1]
+            taken = sets.pop(min(rated)[-1])[-1]
             if missing == 1:
-                found.sort()
-            chosen += [i for _, i in found[:missing]]
+                taken.sort()
+            chosen += [i for _, i in taken[:missing]]
         return tuple(sorted(chosen))
 
     def _neighbours(
@@ -320,9 +320,9 @@ class NodeTable:
             node = self.nodes[i]
             left = node.left(until_s)
             if i == before + 1 and sets[-1][0] == node.weight:
-                weight, others, found = sets[-1]
-                found.append((left, i))
-                sets[-1] = weight, others + left, found
+                weight, others, taken = sets[-1]
+                taken.append((left, i))
+                sets[-1] = weight, others + left, taken
             else:
                 sets.append((node.weight, left, [(left, i)]))
             before = i
@@ -378,10 +378,10 @@ class NodeTable:
             room.look(i, self.nodes[i], shape)
         return room
 
-    def _todo(self, one: "_Room | _Emptied") -> Iterable[int]:
+    def _todo(self, room: "_Room | _Emptied") -> Iterable[int]:
         """The nodes that changed since the last call for this one."""
-        seen, one.seen = one.seen, len(self._changes)
-        if seen == one.seen:
+        seen, room.seen = room.seen, len(self._changes)
+        if seen == room.seen:
             return ()
         return set(self._changes[seen:]) if seen >= 0 else range(len(self.nodes))
 
@@ -402,8 +402,8 @@ class _Room:
             for i, at_s in enumerate(self._from_s):
                 if at_s is None:
                     self._from_s[i] = _room_from_s(nodes[i], shape)
-            found = ((at_s, i) for i, at_s in enumerate(self._from_s) if at_s is not None)
-            self._order = sorted(one for one in found if one[0] < inf)
+            order = ((at_s, i) for i, at_s in enumerate(self._from_s) if at_s is not None)
+            self._order = sorted(entry for entry in order if entry[0] < inf)
         return self._order
 
     def look(self, i: int, node: ModelNode, shape: Shape) -> None:
@@ -429,9 +429,9 @@ class _Emptied:
 
     def look(self, i: int, node: ModelNode, shape: Shape, qos: frozenset[str]) -> None:
         need = sum(count for _, count in shape.gpus)
-        found = [node.by_qos.get(name, (0, 0)) for name in qos]
-        gpus = sum(count for _, count in found) + sum(node.free.values())
-        may = gpus >= need and any(jobs for jobs, _ in found) and node.holds_at_all(shape)
+        counts = [node.by_qos.get(name, (0, 0)) for name in qos]
+        gpus = sum(count for _, count in counts) + sum(node.free.values())
+        may = gpus >= need and any(jobs for jobs, _ in counts) and node.holds_at_all(shape)
         if node.takes_jobs and (may or node.fits(shape)):
             self.mask |= 1 << i
         else:
@@ -443,7 +443,7 @@ def _room_from_s(node: ModelNode, shape: Shape) -> float:
         return inf
     gone: dict[str, int] = {}
     cpus = memory = 0
-    for job in sorted(node.jobs.values(), key=lambda one: (one.until_s, one.job_id)):
+    for job in sorted(node.jobs.values(), key=lambda job: (job.until_s, job.job_id)):
         if job.until_s == inf:
             return inf
         for owner, kind, count, _ in job.held_gpus:
@@ -456,5 +456,12 @@ def _room_from_s(node: ModelNode, shape: Shape) -> float:
     return inf
 
 
-def _node(one: SimulatedNode) -> ModelNode:
-    return ModelNode(one.name, one.partitions, one.weight, one.cpus, one.memory_mib, dict(one.gpus))
+def _node(simulated_node: SimulatedNode) -> ModelNode:
+    return ModelNode(
+        simulated_node.name,
+        simulated_node.partitions,
+        simulated_node.weight,
+        simulated_node.cpus,
+        simulated_node.memory_mib,
+        dict(simulated_node.gpus),
+    )

@@ -93,16 +93,16 @@ def _next_exemption_s(state: ModelState, record: JobRecord) -> float:
 def _candidates(state: ModelState, record: JobRecord, mask: int) -> list[JobRecord]:
     """The jobs that may be preempted on these nodes, in the order in which they would go."""
     by_age = state.scheduling.preempts_youngest_first
-    found: list[tuple[float, int, int, JobRecord]] = []
+    victims: list[tuple[float, int, int, JobRecord]] = []
     for name in state.limits.of_qos(record.qos).preempts:
         limits = state.limits.of_qos(name)
         until_s = state.now_s - limits.preempt_exempt_s
-        for one in state.running.get(name, {}).values():
-            start_s = one.start_s or 0.0
-            if start_s <= until_s and as_mask(one.nodes) & mask:
-                order = (-start_s, 0) if by_age else (limits.priority, len(one.nodes))
-                found.append((*order, one.job_id, one))
-    return [one[-1] for one in sorted(found)]
+        for victim in state.running.get(name, {}).values():
+            start_s = victim.start_s or 0.0
+            if start_s <= until_s and as_mask(victim.nodes) & mask:
+                order = (-start_s, 0) if by_age else (limits.priority, len(victim.nodes))
+                victims.append((*order, victim.job_id, victim))
+    return [victim[-1] for victim in sorted(victims)]
 
 
 def _would_fit(
@@ -113,13 +113,16 @@ def _would_fit(
     fits = nodes.free_now(shape) & mask
     gone: dict[int, dict[str, int]] = {}
     others: dict[int, tuple[int, int]] = {}
-    for number, one in enumerate(candidates, 1):
-        for owner, kind, amount, _ in one.held_gpus:
+    for number, candidate in enumerate(candidates, 1):
+        for owner, kind, amount, _ in candidate.held_gpus:
             more = gone.setdefault(nodes.index[owner.name], {})
             more[kind] = more.get(kind, 0) + amount
-        for i in one.nodes:
+        for i in candidate.nodes:
             cpus, memory = others.get(i, (0, 0))
-            others[i] = cpus, memory = cpus + one.shape.cpus, memory + one.shape.memory_mib
+            others[i] = cpus, memory = (
+                cpus + candidate.shape.cpus,
+                memory + candidate.shape.memory_mib,
+            )
             node = nodes.nodes[i]
             if (
                 mask >> i & 1

@@ -170,27 +170,29 @@ class Priorities:
                 use, rank = user.use, left
             user.factor = rank / everybody
             left -= 1
-        for one in accounts[following:]:
-            left = self._rank(one, left)
+        for beyond in accounts[following:]:
+            left = self._rank(beyond, left)
         return left
 
     def _user(self, account: str, name: str) -> _User:
-        found = self._users.get((account, name))
-        if found is None:
-            line = tuple(self._account(one) for one in self._limits.line_of(account))
-            found = self._users[account, name] = _User(line)
-            (line[0] if line else self._accounts["root"]).users.append(found)
-        return found
+        user = self._users.get((account, name))
+        if user is None:
+            line = tuple(
+                self._account(account_name) for account_name in self._limits.line_of(account)
+            )
+            user = self._users[account, name] = _User(line)
+            (line[0] if line else self._accounts["root"]).users.append(user)
+        return user
 
     def _account(self, name: str) -> _Account:
-        found = self._accounts.get(name)
-        if found is None:
-            known = self._limits.accounts.get(name)
-            found = self._accounts[name] = _Account(name, 1 if known is None else known.share)
+        account = self._accounts.get(name)
+        if account is None:
+            limits = self._limits.accounts.get(name)
+            account = self._accounts[name] = _Account(name, 1 if limits is None else limits.share)
             parents = self._limits.line_of(name)[1:]
             parent = self._account(parents[0]) if parents else self._accounts["root"]
-            parent.accounts.append(found)
-        return found
+            parent.accounts.append(account)
+        return account
 
 
 def next_period_s(now_s: float) -> float:

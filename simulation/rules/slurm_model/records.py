@@ -143,22 +143,22 @@ class JobRecord:
 
     def split(self, job_id: int, task_index: int) -> "JobRecord":
         """A record of its own for one untouched task; this record keeps the others."""
-        one = JobRecord(job_id, self.request, self.shape, self.submit_s)
+        task = JobRecord(job_id, self.request, self.shape, self.submit_s)
         for name in ("array_job_id", "qos", "admin_comment", "site_factor", "limit_s"):
-            setattr(one, name, getattr(self, name))
+            setattr(task, name, getattr(self, name))
         for name in ("excluded", "reason", "held", "priority", "tres", "begin_s", "eligible_s"):
-            setattr(one, name, getattr(self, name))
-        one.task_index = task_index
+            setattr(task, name, getattr(self, name))
+        task.task_index = task_index
         self.untouched.remove(task_index)
-        return one
+        return task
 
     @property
     def gpus(self) -> Mapping[str, int]:
         """GPUs by type that it holds, or asks for, on all nodes together."""
-        found: dict[str, int] = {}
+        gpus: dict[str, int] = {}
         for _, kind, count, _ in self.held_gpus:
-            found[kind] = found.get(kind, 0) + count
-        return found or {kind: count * self.request.nodes for kind, count in self.shape.gpus}
+            gpus[kind] = gpus.get(kind, 0) + count
+        return gpus or {kind: count * self.request.nodes for kind, count in self.shape.gpus}
 
 
 def job_view(record: JobRecord, names: tuple[str, ...]) -> JobView:

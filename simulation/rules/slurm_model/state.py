@@ -112,15 +112,15 @@ class ModelState:
                 self.dequeue(array)
                 self.enqueue(array)
             return array
-        one = array.split(self.next_id, index)
+        task = array.split(self.next_id, index)
         self.next_id += 1
-        self.records[one.job_id] = one
-        self.arrays[array.job_id][index] = one
+        self.records[task.job_id] = task
+        self.arrays[array.job_id][index] = task
         if array.key is not None:
-            self.enqueue(one)
-        elif not one.held:
-            self.at(one.begin_s, one)
-        return one
+            self.enqueue(task)
+        elif not task.held:
+            self.at(task.begin_s, task)
+        return task
 
     def forget(self, record: JobRecord) -> None:
         """Forget a job that ended a while ago."""
@@ -152,15 +152,15 @@ class ModelState:
 
         GPUs without a type bill nothing before they are allotted, as in Slurm.
         """
-        found: dict[str, int] = {"cpu": shape.cpus * nodes, "mem": shape.memory_mib * nodes}
-        found["node"] = nodes
-        found["billing"] = 0
+        usage: dict[str, int] = {"cpu": shape.cpus * nodes, "mem": shape.memory_mib * nodes}
+        usage["node"] = nodes
+        usage["billing"] = 0
         for kind, count in shape.gpus:
-            found["billing"] += self.costs.get(kind, 0) * count * nodes
-            found["gres/gpu"] = found.get("gres/gpu", 0) + count * nodes
+            usage["billing"] += self.costs.get(kind, 0) * count * nodes
+            usage["gres/gpu"] = usage.get("gres/gpu", 0) + count * nodes
             if kind != ANY_TYPE:
-                found[tres_name(kind)] = count * nodes
-        return found
+                usage[tres_name(kind)] = count * nodes
+        return usage
 
     def limit(self, record: JobRecord) -> str:
         """The reason why limits keep a waiting job from its start now; "" if none does."""
@@ -270,13 +270,13 @@ class ModelState:
 
     def _rank(self, qos: str) -> int:
         """How many QOS one above the other preempt this one."""
-        known = self._ranks.get(qos)
-        if known is None:
+        rank = self._ranks.get(qos)
+        if rank is None:
             self._ranks[qos] = 0  # Two QOS that preempt each other are of one rank.
-            above = [name for name, one in self.limits.qos.items() if qos in one.preempts]
-            known = max((self._rank(name) + 1 for name in above), default=0)
-            self._ranks[qos] = known
-        return known
+            above = [name for name, row in self.limits.qos.items() if qos in row.preempts]
+            rank = max((self._rank(name) + 1 for name in above), default=0)
+            self._ranks[qos] = rank
+        return rank
 
     # --- runs ----------------------------------------------------------------------------------
 

@@ -70,20 +70,21 @@ def with_pads(gpus: Mapping[str, int], boards: BoardsOfNode) -> Mapping[str, int
 
 
 def _most(on: Board, settings: Settings, boards: int) -> Mapping[str, int]:
-    mine = (kind for kind, one in settings.boards_by_type.items() if one.model == on.model)
+    mine = (kind for kind, board in settings.boards_by_type.items() if board.model == on.model)
     return {kind: boards * profile_of(on, kind).max_instances for kind in mine}
 
 
 def _laid(
-    found: Geometry, wanted: Mapping[str, int], count: int | None
+    geometry: Geometry, wanted: Mapping[str, int], count: int | None
 ) -> tuple[_Layout, ...] | None:
     """Lay instances, by profile, on so many boards; None if they do not fit."""
-    fullest = _fullest(found, wanted)
+    fullest = _fullest(geometry, wanted)
     number = len(fullest) if count is None else count
     if number and not any(each % number for each in wanted.values()):
         share = {profile: each // number for profile, each in wanted.items()}
         even = next(
-            (layout for layout in _layouts(found, share) if _counts(layout) == Counter(share)), None
+            (layout for layout in _layouts(geometry, share) if _counts(layout) == Counter(share)),
+            None,
         )
         if even is not None:
             return (even,) * number
@@ -92,19 +93,19 @@ def _laid(
     return (*fullest, *(() for _ in range(number - len(fullest))))
 
 
-def _fullest(found: Geometry, wanted: Mapping[str, int]) -> tuple[_Layout, ...]:
+def _fullest(geometry: Geometry, wanted: Mapping[str, int]) -> tuple[_Layout, ...]:
     """Layouts that hold all instances: each time the one that fills a board most."""
     left, laid = Counter(wanted), []
     while left.total():
-        best = max(_layouts(found, left), key=_fill)
+        best = max(_layouts(geometry, left), key=_fill)
         laid.append(best)
         left -= _counts(best)
     return tuple(laid)
 
 
-def _layouts(found: Geometry, within: Mapping[str, int]) -> Iterator[_Layout]:
+def _layouts(geometry: Geometry, within: Mapping[str, int]) -> Iterator[_Layout]:
     """The layouts with no more instances of each profile than these."""
-    for layout in found.layouts:
+    for layout in geometry.layouts:
         if all(within.get(profile, 0) >= each for profile, each in _counts(layout).items()):
             yield tuple(sorted(layout, key=lambda placement: placement.start))
 

@@ -162,8 +162,8 @@ def scheduling_of(config: Mapping[str, str]) -> Scheduling:
         least: int = 0,
         of: Mapping[str, str] = options,
     ) -> float:
-        found = _whole(of.get(name, ""))
-        return otherwise if found is None or found < least else min(found, _MOST_S) * unit
+        value = _whole(of.get(name, ""))
+        return otherwise if value is None or value < least else min(value, _MOST_S) * unit
 
     is_backfill = config.get("SchedulerType", _BACKFILL) == _BACKFILL
     return Scheduling(
@@ -187,8 +187,8 @@ def scheduling_of(config: Mapping[str, str]) -> Scheduling:
 
 def _kill_wait_s(text: str) -> float:
     """Read ``30 sec``."""
-    found = _whole(text.removesuffix(" sec"))
-    return Scheduling.kill_wait_s if found is None else min(found, _MOST_S)
+    value = _whole(text.removesuffix(" sec"))
+    return Scheduling.kill_wait_s if value is None else min(value, _MOST_S)
 
 
 def _options(text: str) -> Mapping[str, str]:
@@ -202,7 +202,7 @@ def _whole(text: str) -> int | None:
 
 def _seconds(text: str, otherwise: int) -> int:
     try:
-        found = duration_s(text)
+        seconds = duration_s(text)
     except OutsideError:
-        found = None
-    return otherwise if found is None else found
+        seconds = None
+    return otherwise if seconds is None else seconds
