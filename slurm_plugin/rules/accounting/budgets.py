@@ -219,7 +219,7 @@ def run_minutes(
     for are added here. New jobs must fit into what is left of every budget on the way up: a budget
     below does not enlarge the one above.
     """
-    allowed = {name: one.startable_millislice_s for name, one in budgets_left.items()}
+    allowed = {name: budget.startable_millislice_s for name, budget in budgets_left.items()}
     # Of thousands of runs, a few tenants'.
     upwards = cache(partial(_upwards, policy))
     for held in reservations:

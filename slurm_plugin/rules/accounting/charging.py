@@ -109,7 +109,7 @@ def charge(
             charges.append(_charge(sightings[key], held.get(key), transfers))
             observations.extend(_observations(sightings[key], held.get(key), tariff.billing))
     observations.extend(_lost(held[key], missed[key]) for key in sorted(missed))
-    types = frozenset(kind for seen in sightings.values() for kind in seen.run.gres)
+    types = frozenset(gres_type for seen in sightings.values() for gres_type in seen.run.gres)
     unpriced, untyped = types - tariff.costs.keys(), _untyped(tariff, jobs, records, held)
     return Charging(tuple(charges), tuple(observations), unpriced, untyped)
 
@@ -131,10 +131,10 @@ def _typed(
         gpus: Mapping[str, int] = {}
         if record.untyped_gpus or (ALL_GPUS not in record.tres and key not in held):
             gpus = held[key].gres if key in held else shown.get(key, {})
-        named = {tres_name(kind): str(count) for kind, count in gpus.items()}
+        named = {tres_name(gres_type): str(count) for gres_type, count in gpus.items()}
         # What was billed says nothing: Slurm did not know the types.
-        said = {name: value for name, value in record.tres.items() if name != "billing"}
-        yield replace(record, tres={**named, **said}) if named else record
+        named_again = {name: value for name, value in record.tres.items() if name != "billing"}
+        yield replace(record, tres={**named, **named_again}) if named else record
 
 
 def _untyped(
@@ -148,9 +148,11 @@ def _untyped(
     ended = (record for record in records if record.end_s is not None)
     several: Iterable[JobView | RunRecord] = (*live, *ended)
     keys = (
-        RunKey(tariff.cluster, one.job_id, one.start_s)
-        for one in several
-        if one.untyped_gpus and one.start_s is not None and one.partition in tariff.partitions
+        RunKey(tariff.cluster, record.job_id, record.start_s)
+        for record in several
+        if record.untyped_gpus
+        and record.start_s is not None
+        and record.partition in tariff.partitions
     )
     return frozenset(keys) - held.keys()
 
@@ -167,7 +169,7 @@ def _live(tariff: Tariff, jobs: Iterable[JobView]) -> dict[RunKey, _ShownRun]:
         if job.state in LIVE and job.start_s is not None and job.partition in tariff.partitions
         if not job.is_doubtful and "time_limit_s" not in job.unread
     )
-    return {found.run.key: found for found in sightings if found.run.gres}
+    return {sighting.run.key: sighting for sighting in sightings if sighting.run.gres}
 
 
 def _whole_runs(
@@ -189,10 +191,10 @@ def _whole_runs(
         if record.state == _RESIZING:
             parts.setdefault(record.job_id, []).append(record)
     others = [record for record in records if record.state != _RESIZING]
-    known = {(record.job_id, record.start_s) for record in others}
+    other_runs = {(record.job_id, record.start_s) for record in others}
     # If a run's first record ended too long ago to be here, slurmctld still knows its start.
     began_s = {job.job_id: job.start_s for job in jobs}
-    open_runs = {(key.job_id, key.start_s) for key in held} - known
+    open_runs = {(key.job_id, key.start_s) for key in held} - other_runs
     for record in others:
         own = parts.get(record.job_id, [])
         start_s = record.start_s
@@ -216,7 +218,7 @@ def _ended(
 
     ``held`` are the open reservations.
     """
-    found: dict[RunKey, _ShownRun] = {}
+    shown_runs: dict[RunKey, _ShownRun] = {}
     for record in sorted(records, key=lambda record: record.end_s or 0):
         key = RunKey(tariff.cluster, record.job_id, record.start_s)
         managed = record.partition in tariff.partitions and record.gpus
@@ -224,8 +226,8 @@ def _ended(
             # If two runs start in the same second, the first one has no length: the later end wins.
             seen = _sighting(tariff, record, record.start_s, record.task, record.end_s)
             failed = tariff.node_failure == "operator" and record.state in _NODE_FAILURES
-            found[key] = replace(seen, waived=failed)
-    return found
+            shown_runs[key] = replace(seen, waived=failed)
+    return shown_runs
 
 
 def _missed(

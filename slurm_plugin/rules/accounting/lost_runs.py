@@ -72,7 +72,7 @@ def lost_ends(gone: Mapping[RunKey, LostRun], monotonic_s: float) -> Mapping[Run
     The caller must ask accounting once more: an end that it shows after all is the right one.
     """
     return {
-        key: one.end_s for key, one in gone.items() if monotonic_s - one.since_s >= LOST_AFTER_S
+        key: lost.end_s for key, lost in gone.items() if monotonic_s - lost.since_s >= LOST_AFTER_S
     }
 
 
@@ -85,18 +85,20 @@ def unmoved(
     tell of the run only afterwards.
     """
     return tuple(
-        replace(record, end_s=min(record.end_s, one.shown_s))
+        replace(record, end_s=min(record.end_s, lost.shown_s))
         if record.end_s is not None
-        and (one := gone.get(RunKey(cluster, record.job_id, record.start_s))) is not None
-        and one.shown_s is not None
+        and (lost := gone.get(RunKey(cluster, record.job_id, record.start_s))) is not None
+        and lost.shown_s is not None
         else record
         for record in records
     )
 
 
-def _gone(key: RunKey, known: LostRun, job: JobView | None) -> LostRun:
-    shown_s = known.shown_s if known.shown_s is not None else _shown_s(key, job)
-    return LostRun(known.since_s, max(key.start_s, min((known.end_s, *_ends(key, job)))), shown_s)
+def _gone(key: RunKey, lost_run: LostRun, job: JobView | None) -> LostRun:
+    shown_s = lost_run.shown_s if lost_run.shown_s is not None else _shown_s(key, job)
+    return LostRun(
+        lost_run.since_s, max(key.start_s, min((lost_run.end_s, *_ends(key, job)))), shown_s
+    )
 
 
 def _shown_s(key: RunKey, job: JobView | None) -> int | None:

@@ -184,8 +184,8 @@ def budget_status(
     tenant: str, budget: Budget, ledger_view: LedgerView, zone: str, used_millislice_s: int | None
 ) -> BudgetStatus:
     """The status of a tenant's budget; ``zone`` is the time zone of its periods."""
-    found, now_s = ledger_view.left.get(tenant), ledger_view.now_s
-    left = found.left_millislice_s if found is not None else None
+    tenant_budget, now_s = ledger_view.left.get(tenant), ledger_view.now_s
+    left = tenant_budget.left_millislice_s if tenant_budget is not None else None
     held = (run for run in ledger_view.reservations if run.payer == tenant)
     rate = sum(run.cost_millislices for run in held)
     return BudgetStatus(

@@ -58,7 +58,8 @@ def _cell(value: object) -> object:
 def gres_text(gres: Mapping[str, int]) -> str:
     """``1g.10gb`` or ``2 × 1g.10gb + 3g.40gb``."""
     return " + ".join(
-        kind if count == 1 else f"{count} × {kind}" for kind, count in sorted(gres.items())
+        gres_type if count == 1 else f"{count} × {gres_type}"
+        for gres_type, count in sorted(gres.items())
     )
 
 

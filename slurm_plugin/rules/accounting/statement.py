@@ -128,11 +128,12 @@ def pieces(
 
 
 def _lines(keyed: Iterable[tuple[str, StatementRow]]) -> tuple[InvoiceLine, ...]:
-    found: dict[tuple[str, str], list[StatementRow]] = {}
+    rows_by_line: dict[tuple[str, str], list[StatementRow]] = {}
     for key, row in keyed:
-        found.setdefault((row.run.tenant, key), []).append(row)
+        rows_by_line.setdefault((row.run.tenant, key), []).append(row)
     return tuple(
-        InvoiceLine(tenant, key, *_sums(rows)) for (tenant, key), rows in sorted(found.items())
+        InvoiceLine(tenant, key, *_sums(rows))
+        for (tenant, key), rows in sorted(rows_by_line.items())
     )
 
 

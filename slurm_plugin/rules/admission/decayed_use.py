@@ -39,22 +39,22 @@ def folded(use: DecayedUse, held: Mapping[str, int], at_s: float, half_life_s: f
     """
     passed_s = max(0.0, at_s - use.at_s)
     kept, gained_s = _kept(passed_s, half_life_s), _gained_s(passed_s, half_life_s)
-    found = {tenant: amount * kept for tenant, amount in use.millislice_s.items()}
+    decayed = {tenant: amount * kept for tenant, amount in use.millislice_s.items()}
     for tenant, amount in held.items():
-        found[tenant] = found.get(tenant, 0.0) + amount * gained_s
-    return DecayedUse(at_s, found)
+        decayed[tenant] = decayed.get(tenant, 0.0) + amount * gained_s
+    return DecayedUse(at_s, decayed)
 
 
 def recorded(holdings: Iterable[Holding], at_s: float, half_life_s: float) -> DecayedUse:
     """Compute the decayed use of the runs at ``at_s``."""
-    found: dict[str, float] = {}
+    use: dict[str, float] = {}
     for run in holdings:
         end_s = at_s if run.end_s is None else min(run.end_s, at_s)
         lasted_s = max(0.0, end_s - run.start_s)
         since = _kept(at_s - end_s, half_life_s)
         amount = run.amount_millislices * _gained_s(lasted_s, half_life_s) * since
-        found[run.tenant] = found.get(run.tenant, 0.0) + amount
-    return DecayedUse(at_s, found)
+        use[run.tenant] = use.get(run.tenant, 0.0) + amount
+    return DecayedUse(at_s, use)
 
 
 def shares(

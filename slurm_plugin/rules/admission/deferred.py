@@ -119,14 +119,14 @@ def deferred_decision(
 
 def begun(jobs: Iterable[JobView]) -> Mapping[Target, JobChange]:
     """Return the new tags of undecided jobs that Slurm has started: nothing is left to decide."""
-    found: dict[Target, JobChange] = {}
+    changes: dict[Target, JobChange] = {}
     for job in jobs:
         tag = JobTag.find(job.admin_comment)
         if tag is not None and tag.is_undecided and job.state in ALLOTTED:
-            known = replace(tag, is_undecided=False)
-            comment = retagged(job.admin_comment, known.text())
-            found[target_of(job)] = JobChange(admin_comment=comment)
-    return found
+            decided_tag = replace(tag, is_undecided=False)
+            comment = retagged(job.admin_comment, decided_tag.text())
+            changes[target_of(job)] = JobChange(admin_comment=comment)
+    return changes
 
 
 def _texts(asked: JobRequest, answer: SubmitAnswer) -> Mapping[str, str]:

@@ -26,22 +26,24 @@ def choose_type(
     - the name
     """
     fitting = (
-        one
-        for one in types
-        if not partitions.isdisjoint(one.partitions)
-        and has_memory(one, need_mib)
-        and count <= min(one.total, limits.get(one.name, count))
+        candidate
+        for candidate in types
+        if not partitions.isdisjoint(candidate.partitions)
+        and has_memory(candidate, need_mib)
+        and count <= min(candidate.total, limits.get(candidate.name, count))
     )
-    return min(fitting, key=lambda one: _rank(one, count), default=None)
+    return min(fitting, key=lambda candidate: _rank(candidate, count), default=None)
 
 
-def has_memory(one: GpuType, need_mib: int | None) -> bool:
+def has_memory(candidate: GpuType, need_mib: int | None) -> bool:
     """Whether an instance is known to have that much memory; True if there is no need (None)."""
-    return need_mib is None or (one.memory_mib is not None and one.memory_mib >= need_mib)
+    return need_mib is None or (
+        candidate.memory_mib is not None and candidate.memory_mib >= need_mib
+    )
 
 
-def _rank(one: GpuType, count: int) -> tuple[int, bool, float, float, int, str]:
-    memory_mib = float("inf") if one.memory_mib is None else one.memory_mib
-    is_short = one.free < count
-    queue = one.waiting / one.total if is_short else 0.0
-    return one.cost_millislices, is_short, queue, memory_mib, -one.free, one.name
+def _rank(candidate: GpuType, count: int) -> tuple[int, bool, float, float, int, str]:
+    memory_mib = float("inf") if candidate.memory_mib is None else candidate.memory_mib
+    is_short = candidate.free < count
+    queue = candidate.waiting / candidate.total if is_short else 0.0
+    return candidate.cost_millislices, is_short, queue, memory_mib, -candidate.free, candidate.name

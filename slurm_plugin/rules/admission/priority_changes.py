@@ -53,10 +53,10 @@ def ranked(jobs: Iterable[JobView], now_s: float, standing: PriorityInput) -> tu
     begin time makes a job older. Slurm resets that time when it requeues a job. Waiting never
     counts from before the job's submission, whatever begin time its user has named.
     """
-    found = ((job, terms_of(job, now_s, standing)) for job in jobs)
+    terms_by_job = ((job, terms_of(job, now_s, standing)) for job in jobs)
     return tuple(
         Ranked(job, terms, site_factor(terms, standing.formula))
-        for job, terms in found
+        for job, terms in terms_by_job
         if terms is not None
     )
 
@@ -79,7 +79,7 @@ def terms_of(job: JobView, now_s: float, standing: PriorityInput) -> PriorityTer
 
 
 def changes(
-    wanted: Sequence[Ranked], known: Mapping[int, int], formula: Formula, most: int
+    wanted: Sequence[Ranked], factors: Mapping[int, int], formula: Formula, most: int
 ) -> tuple[Ranked, ...]:
     """At most ``most`` jobs whose site_factor in Slurm (``known``, by job id) must change.
 
@@ -87,17 +87,17 @@ def changes(
     quantum nor a queue of changes may keep them below others. Then come the largest differences,
     the oldest jobs first.
     """
-    due = (each for each in wanted if _is_due(each, known, formula))
-    return tuple(sorted(due, key=lambda each: _urgency(each, known, formula))[:most])
+    due = (each for each in wanted if _is_due(each, factors, formula))
+    return tuple(sorted(due, key=lambda each: _urgency(each, factors, formula))[:most])
 
 
-def _is_due(each: Ranked, known: Mapping[int, int], formula: Formula) -> bool:
-    now = known.get(each.job.job_id)
+def _is_due(each: Ranked, factors: Mapping[int, int], formula: Formula) -> bool:
+    now = factors.get(each.job.job_id)
     if now is None or now == each.site_factor:
         return False
     return each.site_factor == formula.max or abs(each.site_factor - now) >= formula.quantum
 
 
-def _urgency(each: Ranked, known: Mapping[int, int], formula: Formula) -> tuple[bool, int, int]:
+def _urgency(each: Ranked, factors: Mapping[int, int], formula: Formula) -> tuple[bool, int, int]:
     job_id = each.job.job_id
-    return each.site_factor != formula.max, -abs(each.site_factor - known[job_id]), job_id
+    return each.site_factor != formula.max, -abs(each.site_factor - factors[job_id]), job_id

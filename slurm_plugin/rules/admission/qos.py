@@ -93,11 +93,11 @@ _BORROWED = "It runs on borrowed quota: it may be requeued when its owner needs 
 def _told_of_borrowing(wants: QosRequest, snapshot: Snapshot) -> str:
     """A task that no guarantee of its tenant can hold may wait long: others must lend the rest."""
     own = _highest_own(wants.tenant, snapshot)
-    if kind := _never_guaranteed(wants, snapshot):
+    if gres_type := _never_guaranteed(wants, snapshot):
         return (
-            f"One task has {wants.instances[kind]} instances of {kind}, {wants.tenant!r} is "
-            f"guaranteed {snapshot.guaranteed_types[wants.tenant][kind]}: it runs on borrowed "
-            "quota only, and may be requeued when others need them."
+            f"One task has {wants.instances[gres_type]} instances of {gres_type}, {wants.tenant!r}"
+            f" is guaranteed {snapshot.guaranteed_types[wants.tenant][gres_type]}: it runs on"
+            " borrowed quota only, and may be requeued when others need them."
         )
     if wants.cost_millislices <= own:
         return _BORROWED
@@ -120,17 +120,19 @@ def _type_beyond(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> str |
     used, admitted = (
         of.get(tenant, {}) for of in (snapshot.guaranteed_instances, recent.guaranteed_instances)
     )
-    for kind, most in snapshot.guaranteed_types.get(tenant, {}).items():
-        asked = wants.instances.get(kind, 0)
-        if asked and used.get(kind, 0) + admitted.get(kind, 0) + asked > most:
-            return kind
+    for gres_type, most in snapshot.guaranteed_types.get(tenant, {}).items():
+        asked = wants.instances.get(gres_type, 0)
+        if asked and used.get(gres_type, 0) + admitted.get(gres_type, 0) + asked > most:
+            return gres_type
     return None
 
 
 def _never_guaranteed(wants: QosRequest, snapshot: Snapshot) -> str | None:
     """The type of which the task wants more than the whole guarantee covers; None if none."""
     types = snapshot.guaranteed_types.get(wants.tenant, {})
-    return next((kind for kind, n in wants.instances.items() if n > types.get(kind, n)), None)
+    return next(
+        (gres_type for gres_type, n in wants.instances.items() if n > types.get(gres_type, n)), None
+    )
 
 
 def _highest_own(tenant: str, snapshot: Snapshot) -> int:
@@ -191,13 +193,13 @@ def _check_cost(wants: QosRequest, snapshot: Snapshot, *, borrows: bool) -> None
     own = _highest_own(wants.tenant, snapshot)
     most = max(own, snapshot.highest_limits.get(wants.tenant, own)) if borrows else own
     may_borrow = borrows or (wants.is_slot and snapshot.borrowing_limits.get(wants.tenant, 0) > 0)
-    kind = None if may_borrow else _never_guaranteed(wants, snapshot)
-    if kind is not None:
+    gres_type = None if may_borrow else _never_guaranteed(wants, snapshot)
+    if gres_type is not None:
         raise InvalidInputError(
             Code.QUOTA_EXCEEDED,
-            f"One task has {wants.instances[kind]} instances of {kind}, {wants.tenant!r} is "
-            f"guaranteed {snapshot.guaranteed_types[wants.tenant][kind]} and borrows none for it: "
-            "it could never start.",
+            f"One task has {wants.instances[gres_type]} instances of {gres_type}, {wants.tenant!r}"
+            f" is guaranteed {snapshot.guaranteed_types[wants.tenant][gres_type]} and borrows none"
+            " for it: it could never start.",
             "Ask for fewer or another type, or the operator for a larger guarantee; slicewise why "
             f"{wants.tenant} --limits shows it.",
         )

@@ -70,7 +70,7 @@ _UNKNOWN: Mapping[str, TreeMoves] = {}
 
 def moves(
     policy: Policy,
-    there: JobsByHolder,
+    by_holder: JobsByHolder,
     standings: Mapping[str, Standing],
     refused: Collection[Target] = (),
     *,
@@ -88,9 +88,9 @@ def moves(
     flexible jobs move; other jobs just take their room in turn. Jobs that Slurm has ``refused`` to
     move are left out. A second call after these moves, with nothing else changed, moves nothing.
     """
-    found = tree_moves(policy, there, standings) if trees is None else trees
+    moves = tree_moves(policy, by_holder, standings) if trees is None else trees
     changes = sorted(
-        (change for tree in found.values() for change in tree.changes),
+        (change for tree in moves.values() for change in tree.changes),
         key=lambda change: change.order,
     )
     wanted = ((change.target, change.qos) for change in changes if change.target not in refused)
@@ -99,7 +99,7 @@ def moves(
 
 def tree_moves(
     policy: Policy,
-    there: JobsByHolder,
+    by_holder: JobsByHolder,
     standings: Mapping[str, Standing],
     before: Mapping[str, TreeMoves] = _UNKNOWN,
 ) -> Mapping[str, TreeMoves]:
@@ -107,27 +107,31 @@ def tree_moves(
 
     Trees share no room. So what was found ``before`` stays for a tree of which nothing has changed.
     """
-    above, room = upward(policy), QuotaRoom(policy, there, standings)
+    above, room = upward(policy), QuotaRoom(policy, by_holder, standings)
     queues: dict[str, list[QosQueue]] = {}
-    for qos, queue in there.queues.items():
+    for qos, queue in by_holder.queues.items():
         tenant = tenant_of(qos)
         if tenant is not None and tenant in policy:
             queues.setdefault(above[tenant][-1], []).append(queue)
-    found: dict[str, TreeMoves] = {}
+    moves: dict[str, TreeMoves] = {}
     for top, of in queues.items():
-        known, left = before.get(top), room.left(top)
-        if known is None or known.policy is not policy or (known.queues, known.left) != (of, left):
-            found[top] = TreeMoves(policy, of, left, _changes(of, room, there.costs))
+        last_moves, left = before.get(top), room.left(top)
+        if (
+            last_moves is None
+            or last_moves.policy is not policy
+            or (last_moves.queues, last_moves.left) != (of, left)
+        ):
+            moves[top] = TreeMoves(policy, of, left, _changes(of, room, by_holder.costs))
         else:
-            found[top] = known
-    return found
+            moves[top] = last_moves
+    return moves
 
 
 def _changes(
     queues: Iterable[QosQueue], room: QuotaRoom, costs: Mapping[str, Millislices]
 ) -> Sequence[Change]:
-    waiting = [one for queue in queues for one in _waiting_in(queue)]
-    if not any(one.is_flexible for one, _ in waiting):
+    waiting = [pair for queue in queues for pair in _waiting_in(queue)]
+    if not any(waiting_job.is_flexible for waiting_job, _ in waiting):
         return ()
     waiting.sort(key=_order_of)
     return tuple(_changed(waiting, _belongs(waiting, room, costs)))
@@ -150,10 +154,10 @@ def as_units(
 
     Jobs and arrays that Slurm has ``refused`` to move are left out.
     """
-    found: dict[int, tuple[str, list[JobView]]] = {}
+    units: dict[int, tuple[str, list[JobView]]] = {}
     for job, qos in wanted:
-        found.setdefault(unit_of(job), (qos, []))[1].append(job)
-    for unit, (qos, records) in found.items():
+        units.setdefault(unit_of(job), (qos, []))[1].append(job)
+    for unit, (qos, records) in units.items():
         target = _target(unit, records)
         if target not in refused:
             yield target, qos
@@ -167,17 +171,19 @@ def _belongs(
     All tasks that fit into the guaranteed quota take it, in the order of ``waiting``.
     """
     belongs: dict[int, str] = {}
-    for one, job in waiting:
-        tenant, cost, own = one.tenant, job_cost(job, costs), qos_name(one.tenant)
-        if not cost or not (one.is_flexible or job.qos == own):
+    for waiting_job, job in waiting:
+        tenant, cost, own = waiting_job.tenant, job_cost(job, costs), qos_name(waiting_job.tenant)
+        if not cost or not (waiting_job.is_flexible or job.qos == own):
             continue
         fit = room.tasks(tenant, own, cost, job.gpus)
-        taken = min(fit, one.tasks)
-        room.take(tenant, own, taken * cost, {kind: taken * n for kind, n in job.gpus.items()})
+        taken = min(fit, waiting_job.tasks)
+        room.take(
+            tenant, own, taken * cost, {gres_type: taken * n for gres_type, n in job.gpus.items()}
+        )
         if fit:
-            belongs.setdefault(one.unit, own)
-        elif one.tasks and room.borrows(tenant):
-            belongs.setdefault(one.unit, borrowed_qos(tenant))
+            belongs.setdefault(waiting_job.unit, own)
+        elif waiting_job.tasks and room.borrows(tenant):
+            belongs.setdefault(waiting_job.unit, borrowed_qos(tenant))
     return belongs
 
 
@@ -195,11 +201,15 @@ def _changed(
     waiting: Iterable[tuple[_Waiting, JobView]], belongs: Mapping[int, str]
 ) -> Iterator[Change]:
     moving: dict[int, list[tuple[_Waiting, JobView]]] = {}
-    for one, job in waiting:
-        if one.unit in belongs and one.is_flexible and belongs[one.unit] != job.qos:
-            moving.setdefault(one.unit, []).append((one, job))
-    for unit, found in moving.items():
-        yield Change(found[0][0].order, _target(unit, [job for _, job in found]), belongs[unit])
+    for waiting_job, job in waiting:
+        if (
+            waiting_job.unit in belongs
+            and waiting_job.is_flexible
+            and belongs[waiting_job.unit] != job.qos
+        ):
+            moving.setdefault(waiting_job.unit, []).append((waiting_job, job))
+    for unit, pairs in moving.items():
+        yield Change(pairs[0][0].order, _target(unit, [job for _, job in pairs]), belongs[unit])
 
 
 def _target(unit: int, records: Sequence[JobView]) -> Target:
@@ -211,7 +221,9 @@ def _target(unit: int, records: Sequence[JobView]) -> Target:
 
 def _waiting_in(queue: QosQueue) -> Sequence[tuple[_Waiting, JobView]]:
     """The records of a QOS that could start."""
-    return [(one, job) for job in queue.seen if (one := _waiting_of(job)) is not None]
+    return [
+        (waiting_job, job) for job in queue.seen if (waiting_job := _waiting_of(job)) is not None
+    ]
 
 
 def _waiting_of(job: JobView) -> _Waiting | None:

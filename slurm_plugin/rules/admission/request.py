@@ -102,7 +102,7 @@ def gpus_of(request: SubmitRequest, snapshot: Snapshot) -> tuple[GpuRequest, ...
 def named_types(request: SubmitRequest) -> tuple[str, ...]:
     """Return the GPU types that a request names, sorted; none if it can't be read."""
     try:
-        parts = [one for _, text, _ in _texts(request) for one in _read(text)[0]]
+        parts = [part for _, text, _ in _texts(request) for part in _read(text)[0]]
     except InvalidInputError:
         return ()
     return tuple(sorted({part.gres_type for part in parts if part.gres_type and not part.is_open}))
@@ -113,20 +113,20 @@ def gpu_type(name: str, snapshot: Snapshot) -> GpuType:
 
     Raises InvalidInputError (SW-PROFILE-UNKNOWN) if no node has it.
     """
-    known = snapshot.gpu_types.get(name)
-    if known is None:
+    gpu_type = snapshot.gpu_types.get(name)
+    if gpu_type is None:
         raise InvalidInputError(
             Code.PROFILE_UNKNOWN,
             f"profile: no node has GPU slices of type {name!r}.",
             f"Choose one of the {types_text(snapshot.gpu_types.values())}.",
         )
-    return known
+    return gpu_type
 
 
 def too_large(need: str, snapshot: Snapshot) -> InvalidInputError:
     """Build the error SW-NEED-TOO-LARGE; ``need`` is in words, such as ``need_gib: 40 GiB``."""
     types = snapshot.gpu_types.values()
-    largest = max((one.memory_mib or 0 for one in types), default=0)
+    largest = max((candidate.memory_mib or 0 for candidate in types), default=0)
     return InvalidInputError(
         Code.NEED_TOO_LARGE,
         f"{need} do not fit into any GPU slice of this cluster that you may use.",
@@ -154,13 +154,13 @@ def _texts(request: SubmitRequest) -> Iterator[tuple[str, str, int]]:
 
 def _parts(request: SubmitRequest, snapshot: Snapshot) -> Iterator[_Part]:
     for name, text, times in _texts(request):
-        for one in _shared(name, text, snapshot):
-            yield _Part(one, times)
+        for shared_request in _shared(name, text, snapshot):
+            yield _Part(shared_request, times)
         gpus, is_open, _ = _read(text)
         if is_open:
             _check_open(text, gpus)
-        for one in gpus:
-            yield _Part(one, times)
+        for gpu_request in gpus:
+            yield _Part(gpu_request, times)
 
 
 def _shared(name: str, text: str, snapshot: Snapshot) -> tuple[GpuRequest, ...]:
@@ -225,15 +225,15 @@ def _chosen(
         return gpu_type(rule, snapshot).name
     named = _named(request)
     best = choose_type(
-        (one for one in snapshot.gpu_types.values() if named <= one.beside),
+        (candidate for candidate in snapshot.gpu_types.values() if named <= candidate.beside),
         count=max(part.count for part in parts),
         need_mib=need_mib,
         limits=limits,
         partitions=snapshot.partitions.intersection(request.partition.split(",")),
     )
     if best is None:
-        said = "these GPUs" if need_mib is None else f"need: {need_mib / 1024:g} GiB"
-        raise too_large(said, snapshot)
+        need = "these GPUs" if need_mib is None else f"need: {need_mib / 1024:g} GiB"
+        raise too_large(need, snapshot)
     return best.name
 
 
@@ -270,12 +270,12 @@ def _instances(parts: Iterable[_Part], chosen: str | None) -> Mapping[str, int]:
     return instances
 
 
-def _check_memory(one: GpuType, need_mib: int, snapshot: Snapshot) -> None:
-    if not has_memory(one, need_mib):
-        has = "unknown" if one.memory_mib is None else f"{one.memory_mib / 1024:g} GiB"
+def _check_memory(candidate: GpuType, need_mib: int, snapshot: Snapshot) -> None:
+    if not has_memory(candidate, need_mib):
+        has = "unknown" if candidate.memory_mib is None else f"{candidate.memory_mib / 1024:g} GiB"
         raise InvalidInputError(
             Code.NEED_TOO_LARGE,
-            f"need: {need_mib / 1024:g} GiB; the memory of {one.name} is {has}.",
+            f"need: {need_mib / 1024:g} GiB; the memory of {candidate.name} is {has}.",
             f"Write gpu:{AUTO}, or a larger type; {types_text(snapshot.gpu_types.values())}.",
         )
 

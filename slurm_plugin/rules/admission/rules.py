@@ -221,10 +221,10 @@ def _admit(
     submission = _Submission(request, tenant, token, snapshot, recent)
     directives = _NO_DIRECTIVES
     if request.directives:
-        said = directives_of_script(request.directives)
-        if "name" in said:
-            return _admit_service(spec_of_directives(said), submission)
-        directives = job_directives(said)
+        directives_of_job = directives_of_script(request.directives)
+        if "name" in directives_of_job:
+            return _admit_service(spec_of_directives(directives_of_job), submission)
+        directives = job_directives(directives_of_job)
     if not asks_for_gpus(request, directives.need_mib):
         return AdmissionDecision(_PASS)
     return _admit_job(directives, submission)
@@ -395,8 +395,8 @@ def _require_quota(uid: int, tenant: str, snapshot: Snapshot) -> None:
 
 def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> ResolvedRequest:
     """Return the GPUs of a service's replica, checked against what the script asks for."""
-    known = gpu_type(spec.profile or _cheapest(spec, request, snapshot), snapshot)
-    shape = replace(spec.replica_shape, gres_type=known.name)
+    gpu = gpu_type(spec.profile or _cheapest(spec, request, snapshot), snapshot)
+    shape = replace(spec.replica_shape, gres_type=gpu.name)
     if request.exclusive or (request.min_nodes or shape.nodes) != shape.nodes:
         raise InvalidInputError(
             Code.SERVICE,
@@ -412,14 +412,14 @@ def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> R
             f"{gres_text(shape.request)}.",
             f"Write #SBATCH --gres={shape.gres}, or leave it out.",
         )
-    cost = shape.cost_millislices({known.name: known.cost_millislices})
-    return ResolvedRequest({known.name: shape.request.count}, cost, None, {"gres": shape.gres})
+    cost = shape.cost_millislices({gpu.name: gpu.cost_millislices})
+    return ResolvedRequest({gpu.name: shape.request.count}, cost, None, {"gres": shape.gres})
 
 
 def _cheapest(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> str:
     need_gib, shape = spec.need_gib or 0.0, spec.replica_shape
     best = choose_type(
-        (one for one in snapshot.gpu_types.values() if _has_room(one, shape)),
+        (candidate for candidate in snapshot.gpu_types.values() if _has_room(candidate, shape)),
         count=shape.request.count,
         need_mib=ceil(need_gib * 1024),
         limits=snapshot.type_limits.get(spec.tenant, {}),
@@ -431,8 +431,8 @@ def _cheapest(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> 
     return best.name
 
 
-def _has_room(one: GpuType, shape: ReplicaShape) -> bool:
-    return not one.on_nodes or shape.fits_on(one.on_nodes)
+def _has_room(candidate: GpuType, shape: ReplicaShape) -> bool:
+    return not candidate.on_nodes or shape.fits_on(candidate.on_nodes)
 
 
 def _check_limits(
@@ -483,7 +483,11 @@ def _check_owner(spec: ServiceSpec, submission: _Submission) -> None:
     """Refuse a name that another user's service has; a user's own service gets a new generation."""
     uid, recent = submission.request.uid, submission.recent.services
     living = submission.snapshot.services.get((spec.tenant, spec.name))
-    others = {one for tenant, name, one in recent if (tenant, name) == (spec.tenant, spec.name)}
+    others = {
+        other_uid
+        for tenant, name, other_uid in recent
+        if (tenant, name) == (spec.tenant, spec.name)
+    }
     if (living is None or living.uid == uid) and others <= {uid}:
         return
     job = f"job {living.array_job_id}" if living else "just submitted"

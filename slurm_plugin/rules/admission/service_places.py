@@ -20,7 +20,9 @@ def check_generations(spec: ServiceSpec, snapshot: Snapshot, recent: Recent) -> 
     key = (spec.tenant, spec.name)
     living = snapshot.services.get(key)
     arrays = living.arrays if living is not None else 0
-    arrays += sum(count for (*one, _), count in recent.services.items() if tuple(one) == key)
+    arrays += sum(
+        count for (*service, _), count in recent.services.items() if tuple(service) == key
+    )
     if arrays >= MOST_GENERATIONS:
         raise InvalidInputError(
             Code.SERVICE_ENDING,

@@ -65,7 +65,7 @@ def shares(
     node, each with its whole share, fit on the node, however its GPUs are cut.
     """
     rates = tuple(_rates(nodes, sizes))
-    found = {}
+    bounds_by_type = {}
     for gres_type, size in sizes.items():
         slices = Fraction(size.millislices, _SLICE)
         own = [rate for rate in rates if rate.model == size.model]
@@ -79,18 +79,22 @@ def shares(
             threads = max((rate.threads for rate in own), default=1)
             if "cpus" in set_bounds and threads > 1:
                 set_bounds["threads"] = threads
-            found[gres_type] = set_bounds
-    return found
+            bounds_by_type[gres_type] = set_bounds
+    return bounds_by_type
 
 
 def _rates(nodes: Iterable[NodeView], sizes: Mapping[str, GpuSize]) -> Iterator[_Rate]:
     """The rates of each node, one for each model that it has."""
     costs = {gres_type: size.millislices for gres_type, size in sizes.items()}
-    boards = {kind: size.board for kind, size in sizes.items() if size.board is not None}
+    boards = {gres_type: size.board for gres_type, size in sizes.items() if size.board is not None}
     for node in nodes:
         slices = Fraction(node_capacity(node, costs, boards), _SLICE)
-        kinds = [kind for kind, count in (*node.gpus.items(), *node.shared.items()) if count]
-        models = {sizes[kind].model for kind in kinds if kind in sizes} if slices else ()
+        kinds = [
+            gres_type for gres_type, count in (*node.gpus.items(), *node.shared.items()) if count
+        ]
+        models = (
+            {sizes[gres_type].model for gres_type in kinds if gres_type in sizes} if slices else ()
+        )
         has_memory = node.memory_mib > _NO_MEMORY_MIB
         for model in models:
             cores = node.cpus // node.threads_per_core / slices
@@ -98,7 +102,7 @@ def _rates(nodes: Iterable[NodeView], sizes: Mapping[str, GpuSize]) -> Iterator[
             yield _Rate(model, cores, node.threads_per_core, memory_mib)
 
 
-def _bound(said: PerSlice, slices: Fraction, of_nodes: list[int]) -> int | None:
-    if said == "any":
+def _bound(per_slice: PerSlice, slices: Fraction, of_nodes: list[int]) -> int | None:
+    if per_slice == "any":
         return None
-    return min(of_nodes, default=None) if said is None else ceil(Fraction(said) * slices)
+    return min(of_nodes, default=None) if per_slice is None else ceil(Fraction(per_slice) * slices)

@@ -133,6 +133,6 @@ class Recent:
 
 def types_text(types: Iterable[GpuType]) -> str:
     """Text of a hint: ``types (slices each): 1g.10gb (1), 3g.40gb (3.5)``."""
-    ordered = sorted(types, key=lambda one: (one.cost_millislices, one.name))
-    costs = (f"{one.name} ({slices_text(one.cost_millislices)})" for one in ordered)
+    ordered = sorted(types, key=lambda gpu_type: (gpu_type.cost_millislices, gpu_type.name))
+    costs = (f"{gpu_type.name} ({slices_text(gpu_type.cost_millislices)})" for gpu_type in ordered)
     return f"types (slices each): {', '.join(costs)}"

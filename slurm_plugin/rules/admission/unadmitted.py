@@ -29,7 +29,7 @@ def unadmitted(
     ``since_s`` is the Unix second from which on slicewise.lua was to be asked: jobs of before are
     no fault of its.
     """
-    found = [
+    waiting = [
         job
         for job in jobs
         if (job.state in WAITING or job.state in ALLOTTED)
@@ -38,9 +38,9 @@ def unadmitted(
         and (job.gpus or any(name.startswith("gres/gpu") for name in job.tres))
         and JobTag.find(job.admin_comment) is None
     ]
-    if not found:
+    if not waiting:
         return Unadmitted()
-    newest = max(found, key=lambda job: (job.submit_s or 0, job.job_id))
+    newest = max(waiting, key=lambda job: (job.submit_s or 0, job.job_id))
     return Unadmitted(
-        sum(max(1, len(job.untouched)) for job in found), newest.submit_s, newest.job_id
+        sum(max(1, len(job.untouched)) for job in waiting), newest.submit_s, newest.job_id
     )

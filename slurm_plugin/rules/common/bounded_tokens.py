@@ -34,11 +34,11 @@ class BoundedTokens(Generic[T]):
         self._per_user, self._most = per_user, most
         self._by_key: dict[bytes, T] = {}
 
-    def add(self, key: bytes, one: T, now_s: float) -> None:
+    def add(self, key: bytes, token: T, now_s: float) -> None:
         """Add one, in place of what the key stood for."""
         if key not in self._by_key:
-            self._make_room(one.user, now_s)
-        self._by_key[key] = one
+            self._make_room(token.user, now_s)
+        self._by_key[key] = token
 
     def find(self, key: bytes, now_s: float) -> T | None:
         """What the key stands for; None if that has ended or never was."""
@@ -56,8 +56,8 @@ class BoundedTokens(Generic[T]):
         self._by_key.pop(key, None)
 
     def _make_room(self, user: str, now_s: float) -> None:
-        self._by_key = {key: one for key, one in self._by_key.items() if one.until_s > now_s}
-        own = [key for key, one in self._by_key.items() if one.user == user]
+        self._by_key = {key: token for key, token in self._by_key.items() if token.until_s > now_s}
+        own = [key for key, token in self._by_key.items() if token.user == user]
         for key in own[: max(0, len(own) - self._per_user + 1)]:
             del self._by_key[key]
         for key in list(self._by_key)[: max(0, len(self._by_key) - self._most + 1)]:

@@ -53,7 +53,7 @@ def distrusted(wall_s: float, database_s: float, known_s: Iterable[float | None]
     ahead_s = wall_s - database_s
     if abs(ahead_s) > STEP_S:
         return f"The host's clock is {ahead_s:+.0f} s ahead of PostgreSQL's: set one of them."
-    newest_s = max((one for one in known_s if one is not None), default=wall_s)
+    newest_s = max((moment_s for moment_s in known_s if moment_s is not None), default=wall_s)
     if wall_s - newest_s > IDLE_S:
         days = (wall_s - newest_s) / 86_400
         return (

@@ -70,16 +70,16 @@ class PlaceVerdict:
 def origin_of(address: str) -> Origin:
     """Return the origin of a peer's numeric address; all unreadable ones count as one host."""
     try:
-        found = ip_address(address.partition("%")[0])
+        ip = ip_address(address.partition("%")[0])
     except ValueError:
         return Origin(_UNKNOWN, _UNKNOWN)
-    if isinstance(found, IPv6Address):
-        found = found.ipv4_mapped or found
-    if found.is_loopback:
-        return Origin(str(found), "loopback")
-    if isinstance(found, IPv4Address):
-        return Origin(str(found), _network(found, _IPV4_PREFIX))
-    return Origin(_network(found, _IPV6_HOST), _network(found, _IPV6_PREFIX))
+    if isinstance(ip, IPv6Address):
+        ip = ip.ipv4_mapped or ip
+    if ip.is_loopback:
+        return Origin(str(ip), "loopback")
+    if isinstance(ip, IPv4Address):
+        return Origin(str(ip), _network(ip, _IPV4_PREFIX))
+    return Origin(_network(ip, _IPV6_HOST), _network(ip, _IPV6_PREFIX))
 
 
 def _network(address: IPv4Address | IPv6Address, bits: int) -> str:

@@ -10,8 +10,8 @@ def run_cost(gres: Mapping[str, int], costs: Mapping[str, Millislices]) -> Milli
     """Sum up the millislices of GPU instances by type; a type without a known cost counts 0."""
     # A generator would take twice as long.
     total = 0
-    for kind, count in gres.items():
-        total += count * costs.get(kind, 0)
+    for gres_type, count in gres.items():
+        total += count * costs.get(gres_type, 0)
     return Millislices(total)
 
 

@@ -127,4 +127,4 @@ def history_steps(
 
 def _of_stored(shown_s: int) -> tuple[int, int]:
     """The coarsest stored step of which the shown one is a multiple, and the shown one."""
-    return max(one for one in STORED_S if shown_s % one == 0), shown_s
+    return max(step_s for step_s in STORED_S if shown_s % step_s == 0), shown_s

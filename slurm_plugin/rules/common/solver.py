@@ -73,7 +73,7 @@ class LinearProgram:
             kinds: Any = [self._integer] * len(self._whole)
             self._highs.changeColsIntegrality(len(kinds), self._whole, kinds)
         self._highs.run()
-        found, info = self._highs.getSolution(), self._highs.getInfo()
+        solution, info = self._highs.getSolution(), self._highs.getInfo()
         if info.primal_solution_status != self._feasible:
             status = self._highs.modelStatusToString(self._highs.getModelStatus())
             raise OutsideError(
@@ -83,4 +83,4 @@ class LinearProgram:
                 " them.",
             )
         cost = info.objective_function_value
-        return Solution(found.col_value, found.row_dual, cost, info.mip_dual_bound)
+        return Solution(solution.col_value, solution.row_dual, cost, info.mip_dual_bound)

@@ -16,13 +16,13 @@ _YEAR_S = 365 * 86_400
 
 def in_debt(plan: QuotaPlan) -> Iterator[Impact]:
     """Yield the budgets that would have nothing left and have something left now."""
-    for name, one in sorted(plan.after.left.items()):
+    for name, budget in sorted(plan.after.left.items()):
         before = plan.before.left.get(name)
-        if one.startable_millislice_s == 0 and (before is None or before.startable_millislice_s):
+        if budget.startable_millislice_s == 0 and (before is None or before.startable_millislice_s):
             overdraft = plan.after.policy[name].budget
             beyond = overdraft.overdraft_millislice_s if overdraft else 0
             words = (
-                f"its budget would have {hours(one.left_millislice_s)} slice-hours left, with an"
+                f"its budget would have {hours(budget.left_millislice_s)} slice-hours left, with an"
                 f" overdraft of {hours(beyond)}: nothing starts until the next period or a grant"
             )
             yield Impact(ImpactKind.IN_DEBT, name, "", 0, words)
@@ -65,9 +65,9 @@ def _lasting(inputs: World, side: Side) -> Mapping[str, tuple[int, int]]:
     for name, amount in inputs.held.items():
         runs[pays.get(name, "")] += amount
     return {
-        name: (one.startable_millislice_s // runs[name], runs[name])
-        for name, one in side.left.items()
-        if runs[name] and one.startable_millislice_s
+        name: (budget.startable_millislice_s // runs[name], runs[name])
+        for name, budget in side.left.items()
+        if runs[name] and budget.startable_millislice_s
     }
 
 

@@ -144,7 +144,7 @@ def situation(inputs: World) -> Situation:
     """Collect the facts about all tenants."""
     rules, ledger_view, jobs = inputs.rules, inputs.ledger_view, inputs.slurm_view.jobs
     holds = held(jobs, rules.partitions)
-    elsewhere = {name: run_cost(one.elsewhere, rules.costs) for name, one in holds.items()}
+    elsewhere = {name: run_cost(hold.elsewhere, rules.costs) for name, hold in holds.items()}
     return Situation(
         policy=inputs.policy,
         standings=less_elsewhere(inputs.allowed().standings, elsewhere),
@@ -295,12 +295,12 @@ def startable_on_budgets(tenant: str, now: Situation) -> tuple[str, int | None]:
 
     The amount is never negative. ("", None) if no budget that has begun is on the way.
     """
-    found = [
+    left = [
         (max(0, now.available_millislice_s[name] + budget.overdraft_millislice_s), name)
         for name in (tenant, *ancestors(now.policy, tenant))
         if (budget := now.policy[name].budget) and name in now.available_millislice_s
     ]
-    startable, name = min(found, key=lambda one: one[0], default=(None, ""))
+    startable, name = min(left, key=lambda pair: pair[0], default=(None, ""))
     return name, startable
 
 
@@ -309,7 +309,7 @@ def _fitting(room: int, cost: int) -> int:
 
 
 def _held(name: str, now: Situation) -> Millislices:
-    held = (now.held.get(one, _NOTHING).instances for one in subtree(now.policy, name))
+    held = (now.held.get(tenant, _NOTHING).instances for tenant in subtree(now.policy, name))
     return Millislices(sum(run_cost(instances, now.costs) for instances in held))
 
 

@@ -117,30 +117,30 @@ class ObservedReport:
     hints: tuple[str, ...]
 
 
-def first_day_s(found: Observations) -> int | None:
+def first_day_s(observations: Observations) -> int | None:
     """Return the Unix second at which the first recorded day began; None if there is none."""
-    return min(_days(found), default=None)
+    return min(_days(observations), default=None)
 
 
 def observed_report(
-    found: Observations, used_millislice_s: Mapping[str, int], policy: Policy, since_s: int
+    observations: Observations, used_millislice_s: Mapping[str, int], policy: Policy, since_s: int
 ) -> ObservedReport:
     """Sum up what was recorded; ``used_millislice_s`` is what runs used, by tenant."""
     modes: Counter[str] = Counter()
-    for one in found.submissions:
-        modes[one.mode] += one.submissions
-    wanted = sum(use.idle_wanted_millislice_s for use in found.quota)
-    loans = tuple(_loans(found))
+    for submission in observations.submissions:
+        modes[submission.mode] += submission.submissions
+    wanted = sum(use.idle_wanted_millislice_s for use in observations.quota)
+    loans = tuple(_loans(observations))
     lent = sum(loan.lent_millislice_s for loan in loans)
-    refusals = tuple(_refusals(found.submissions))
-    tenants = tuple(_tenants(found, used_millislice_s, policy))
+    refusals = tuple(_refusals(observations.submissions))
+    tenants = tuple(_tenants(observations, used_millislice_s, policy))
     return ObservedReport(
         since_s=since_s,
-        days=len(_days(found)),
+        days=len(_days(observations)),
         modes=dict(sorted(modes.items())),
         tenants=tenants,
         refusals=refusals,
-        types=tuple(_types(found.submissions)),
+        types=tuple(_types(observations.submissions)),
         loans=loans,
         idle_wanted_millislice_s=wanted,
         lent_share=min(1.0, lent / wanted) if wanted else None,
@@ -148,26 +148,29 @@ def observed_report(
     )
 
 
-def tenant_words(one: ObservedTenant) -> str:
+def tenant_words(tenant: ObservedTenant) -> str:
     """Say in one sentence what observing has shown of a tenant."""
-    many = "1 submission" if one.submissions == 1 else f"{one.submissions} submissions"
-    jobs = f"{many}, {one.refused} refused, {one.moved_qos} moved to another QOS"
-    used = f"used {_hours(one.used_millislice_s)}"
-    if not one.has_quota:
-        return f"{one.tenant} has no quota: {jobs}; {used} slice-hours."
+    many = "1 submission" if tenant.submissions == 1 else f"{tenant.submissions} submissions"
+    jobs = f"{many}, {tenant.refused} refused, {tenant.moved_qos} moved to another QOS"
+    used = f"used {_hours(tenant.used_millislice_s)}"
+    if not tenant.has_quota:
+        return f"{tenant.tenant} has no quota: {jobs}; {used} slice-hours."
     share = ""
-    if one.guaranteed_millislice_s:
-        share = f" ({one.used_millislice_s / one.guaranteed_millislice_s:.0%})"
+    if tenant.guaranteed_millislice_s:
+        share = f" ({tenant.used_millislice_s / tenant.guaranteed_millislice_s:.0%})"
     return (
-        f"{one.tenant}: {jobs}, {one.on_borrowed} on borrowed quota;"
-        f" {used} of {_hours(one.guaranteed_millislice_s)} guaranteed slice-hours{share},"
-        f" lends {_hours(one.lent_millislice_s)}, borrows {_hours(one.borrowed_millislice_s)}."
+        f"{tenant.tenant}: {jobs}, {tenant.on_borrowed} on borrowed quota;"
+        f" {used} of {_hours(tenant.guaranteed_millislice_s)} guaranteed slice-hours{share},"
+        f" lends {_hours(tenant.lent_millislice_s)},"
+        f" borrows {_hours(tenant.borrowed_millislice_s)}."
     )
 
 
-def _days(found: Observations) -> frozenset[int]:
+def _days(observations: Observations) -> frozenset[int]:
     return frozenset(
-        one.day_s for part in (found.submissions, found.loans, found.quota) for one in part
+        record.day_s
+        for part in (observations.submissions, observations.loans, observations.quota)
+        for record in part
     )
 
 
@@ -185,16 +188,20 @@ def _types(submissions: tuple[Submissions, ...]) -> Iterator[ObservedType]:
         ours = [submission for submission in submissions if submission.gpu_type == name]
         yield ObservedType(
             name,
-            submissions=sum(one.submissions for one in ours),
-            refused=sum(one.submissions for one in ours if one.code),
-            chosen=sum(one.moved_type for one in ours),
-            asked_millislices=sum(one.asked_millislices for one in ours),
+            submissions=sum(submission.submissions for submission in ours),
+            refused=sum(submission.submissions for submission in ours if submission.code),
+            chosen=sum(submission.moved_type for submission in ours),
+            asked_millislices=sum(submission.asked_millislices for submission in ours),
         )
 
 
-def _loans(found: Observations) -> Iterator[ObservedLoan]:
-    for lender, borrower in sorted({(loan.lender, loan.borrower) for loan in found.loans}):
-        ours = [loan for loan in found.loans if (loan.lender, loan.borrower) == (lender, borrower)]
+def _loans(observations: Observations) -> Iterator[ObservedLoan]:
+    for lender, borrower in sorted({(loan.lender, loan.borrower) for loan in observations.loans}):
+        ours = [
+            loan
+            for loan in observations.loans
+            if (loan.lender, loan.borrower) == (lender, borrower)
+        ]
         yield ObservedLoan(
             *(lender, borrower),
             lent_millislice_s=sum(between.lent_millislice_s for between in ours),
@@ -204,24 +211,26 @@ def _loans(found: Observations) -> Iterator[ObservedLoan]:
 
 
 def _tenants(
-    found: Observations, used: Mapping[str, int], policy: Policy
+    observations: Observations, used: Mapping[str, int], policy: Policy
 ) -> Iterator[ObservedTenant]:
-    seen = {submission.tenant for submission in found.submissions} | {
-        use.tenant for use in found.quota
+    seen = {submission.tenant for submission in observations.submissions} | {
+        use.tenant for use in observations.quota
     }
     for name in sorted(seen | used.keys() | policy.keys()):
-        ours = [submission for submission in found.submissions if submission.tenant == name]
-        quota = [use for use in found.quota if use.tenant == name]
-        lent = [loan for loan in found.loans if loan.lender == name]
-        borrowed = [loan for loan in found.loans if loan.borrower == name]
+        ours = [submission for submission in observations.submissions if submission.tenant == name]
+        quota = [use for use in observations.quota if use.tenant == name]
+        lent = [loan for loan in observations.loans if loan.lender == name]
+        borrowed = [loan for loan in observations.loans if loan.borrower == name]
         yield ObservedTenant(
             name,
             has_quota=name in policy,
-            submissions=sum(one.submissions for one in ours),
-            refused=sum(one.submissions for one in ours if one.code),
-            moved_qos=sum(one.moved_qos for one in ours),
-            moved_type=sum(one.moved_type for one in ours),
-            on_borrowed=sum(one.submissions for one in ours if one.is_borrowed),
+            submissions=sum(submission.submissions for submission in ours),
+            refused=sum(submission.submissions for submission in ours if submission.code),
+            moved_qos=sum(submission.moved_qos for submission in ours),
+            moved_type=sum(submission.moved_type for submission in ours),
+            on_borrowed=sum(
+                submission.submissions for submission in ours if submission.is_borrowed
+            ),
             used_millislice_s=used.get(name, 0),
             guaranteed_millislice_s=sum(use.guaranteed_millislice_s for use in quota),
             wanted_beyond_millislice_s=sum(use.wanted_millislice_s for use in quota),

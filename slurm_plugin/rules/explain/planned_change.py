@@ -164,16 +164,16 @@ def _placed(
     """
     removed = {update.tenant for update in updates if update.removed}
     placed = {name: tenant for name, tenant in policy.items() if name not in removed}
-    found = []
-    for update in sorted(updates, key=lambda one: _depth(one.tenant, accounts)):
+    in_place = []
+    for update in sorted(updates, key=lambda update: _depth(update.tenant, accounts)):
         if update.tenant in policy or update.removed:
-            found.append(update)
+            in_place.append(update)
             continue
         place = faults.tried(update.tenant, place_in_slurm, placed, update.tenant, accounts)
         if place is not None:
-            found.append(update if update.parent is not None else replace(update, parent=place))
+            in_place.append(update if update.parent is not None else replace(update, parent=place))
             placed[update.tenant] = Tenant(update.tenant, place, Quota(Millislices(0)))
-    return tuple(found)
+    return tuple(in_place)
 
 
 def _depth(account: str, accounts: Accounts) -> int:

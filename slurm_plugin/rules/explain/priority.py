@@ -100,18 +100,18 @@ def _terms(terms: PriorityTerms, formula: Formula) -> tuple[PriorityTerm, ...]:
         *((("passed_over", 1.0, None),) if terms.is_passed_over else ()),
     )
     so_far = PriorityTerms("low", time_limit_s=terms.time_limit_s)
-    found: list[PriorityTerm] = []
+    parts: list[PriorityTerm] = []
     for name, value, weight in named:
         attribute = _ATTRIBUTES.get(name, name)
         further = replace(so_far, **{attribute: getattr(terms, attribute)})
         points = site_factor(further, formula) - site_factor(so_far, formula)
-        found.append(
+        parts.append(
             PriorityTerm.model_validate(
                 {"name": name, "value": round(value, 4), "weight": weight, "points": points}
             )
         )
         so_far = further
-    return tuple(found)
+    return tuple(parts)
 
 
 def _factors(slurm: InSlurm) -> tuple[PriorityFactor, ...]:

@@ -90,18 +90,18 @@ def _overcommitted(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
             f" {slices_text(whole)}: jobs within their guarantee may wait for each other"
         )
         yield Impact(ImpactKind.OVERCOMMITTED, "", "", above, words)
-    there = instances_of(inputs.slurm_view.nodes, inputs.rules.partitions)
-    if types := newly_overcommitted_types(plan.before.policy, plan.after.policy, there):
+    instances = instances_of(inputs.slurm_view.nodes, inputs.rules.partitions)
+    if types := newly_overcommitted_types(plan.before.policy, plan.after.policy, instances):
         words = (
-            f"quotas would guarantee {types_beyond_text(types, there)}: jobs within their guarantee"
-            " may wait for each other"
+            f"quotas would guarantee {types_beyond_text(types, instances)}: jobs within their"
+            " guarantee may wait for each other"
         )
         yield Impact(ImpactKind.OVERCOMMITTED, "", "", 0, words)
 
 
 def _above_guaranteed(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
-    for name, one in _holds(inputs).items():
-        has, after = run_cost(one.guaranteed, inputs.rules.costs), plan.after.standings.get(name)
+    for name, hold in _holds(inputs).items():
+        has, after = run_cost(hold.guaranteed, inputs.rules.costs), plan.after.standings.get(name)
         if after is not None and has > (part := after.guaranteed_millislices):
             before = plan.before.standings.get(name, after)
             if part < before.guaranteed_millislices:
@@ -117,10 +117,10 @@ def _above_limits(inputs: World, plan: QuotaPlan, told: Collection[str]) -> Iter
     """
     after = plan.after
     used = with_those_below(after.policy, inputs.held)
-    known = with_those_below(after.policy, dict.fromkeys(told, 1))
+    told_above = with_those_below(after.policy, dict.fromkeys(told, 1))
     for name, standing in after.standings.items():
         most, before = standing.limit_millislices, plan.before.standings.get(name, standing)
-        if used[name] > most < before.limit_millislices and not known[name]:
+        if used[name] > most < before.limit_millislices and not told_above[name]:
             words = f"it and those below it hold {_of(used[name], most)} of its limit"
             amount = used[name] - most
             yield Impact(ImpactKind.OVER_LIMIT, name, "", amount, words + _WAITS_WORDS)
@@ -131,26 +131,26 @@ def _above_types(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
     was, then = plan.before.policy, plan.after.policy
     costs, models = inputs.rules.costs, plan.allowed.models
     running = _holds(inputs)
-    for kind in sorted(costs):
+    for gres_type in sorted(costs):
         used = with_those_below(
-            then, {name: one.instances.get(kind, 0) for name, one in running.items()}
+            then, {name: held.instances.get(gres_type, 0) for name, held in running.items()}
         )
         for name, tenant in then.items():
-            most = type_limits(tenant.quota, costs, models).get(kind, used[name])
+            most = type_limits(tenant.quota, costs, models).get(gres_type, used[name])
             before = type_limits(was[name].quota, costs, models) if name in was else {}
-            if used[name] > most < before.get(kind, used[name]):
-                words = f"it and those below it hold {used[name]} × {kind}, {most} at most"
+            if used[name] > most < before.get(gres_type, used[name]):
+                words = f"it and those below it hold {used[name]} × {gres_type}, {most} at most"
                 yield Impact(ImpactKind.TYPE, name, "", 0, words + _WAITS_WORDS)
 
 
 def _above_guaranteed_types(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
     """Tenants whose own QOS holds more of a type than would be guaranteed, and was before."""
     was, then = (_own_types(inputs, plan, side.policy) for side in (plan.before, plan.after))
-    for name, one in _holds(inputs).items():
-        for kind, most in then.get(name, {}).items():
-            has = one.guaranteed.get(kind, 0)
-            if has > most < was.get(name, {}).get(kind, has):
-                words = f"its guaranteed jobs hold {has} × {kind}, {most} guaranteed"
+    for name, hold in _holds(inputs).items():
+        for gres_type, most in then.get(name, {}).items():
+            has = hold.guaranteed.get(gres_type, 0)
+            if has > most < was.get(name, {}).get(gres_type, has):
+                words = f"its guaranteed jobs hold {has} × {gres_type}, {most} guaranteed"
                 yield Impact(ImpactKind.TYPE, name, "", 0, words + _WAITS_WORDS)
 
 
@@ -204,9 +204,9 @@ def _borrowed(inputs: World) -> Mapping[str, int]:
 
 def _lenders(plan: QuotaPlan, borrower: str) -> str:
     back = [
-        f"{slices_text(one.before_millislices - one.after_millislices)} to {one.lender}"
-        for one in plan.loans
-        if one.borrower == borrower and one.after_millislices < one.before_millislices
+        f"{slices_text(loan.before_millislices - loan.after_millislices)} to {loan.lender}"
+        for loan in plan.loans
+        if loan.borrower == borrower and loan.after_millislices < loan.before_millislices
     ]
     return f"; to give back: {', '.join(back)}" if back else ""
 
@@ -255,7 +255,7 @@ def _rules(inputs: World, policy: Policy, models: Mapping[str, str]) -> _Rules:
         most,
         binding_type_limits(policy, inputs.rules.costs, models),
         own_type_limits(policy, inputs.rules.costs, models),
-        frozenset(n for n, one in policy.items() if one.quota.borrowing_limit_millislices),
+        frozenset(n for n, tenant in policy.items() if tenant.quota.borrowing_limit_millislices),
         period_budgets(policy),
     )
 
@@ -268,9 +268,9 @@ def _never_start(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
             continue
         if not is_managed(job, inputs.rules.partitions):
             continue
-        found = _obstacle(job, then, inputs)
-        if found and holder_of(job) in was.own and not _obstacle(job, was, inputs):
-            amount, words = found
+        obstacle = _obstacle(job, then, inputs)
+        if obstacle and holder_of(job) in was.own and not _obstacle(job, was, inputs):
+            amount, words = obstacle
             about = f"job {job.task} of {job.user}"
             yield Impact(ImpactKind.NEVER_STARTS, holder_of(job), about, amount, words)
 
@@ -332,24 +332,24 @@ def _min_replicas_of_type(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
     was, then = (_own_types(inputs, plan, side.policy) for side in (plan.before, plan.after))
     taken: Counter[tuple[str, str]] = Counter()
     for service in _newest(inputs):
-        tenant, kind, count = service.tenant, service.profile, _least(service)
-        each = inputs.rules.costs.get(kind)
+        tenant, gres_type, count = service.tenant, service.profile, _least(service)
+        each = inputs.rules.costs.get(gres_type)
         if not each or not count:
             continue
-        taken[tenant, kind] += count * service.cost_millislices // each
-        needs = taken[tenant, kind]
-        most = then.get(tenant, {}).get(kind, needs)
-        if most < needs <= was.get(tenant, {}).get(kind, needs):
+        taken[tenant, gres_type] += count * service.cost_millislices // each
+        needs = taken[tenant, gres_type]
+        most = then.get(tenant, {}).get(gres_type, needs)
+        if most < needs <= was.get(tenant, {}).get(gres_type, needs):
             words = (
-                f"its least replicas ({count}) need {kind}, of which {tenant} is guaranteed {most}:"
-                f" {needs - most} of that only on borrowed slices"
+                f"its least replicas ({count}) need {gres_type}, of which {tenant} is guaranteed"
+                f" {most}: {needs - most} of that only on borrowed slices"
             )
             about, amount = f"service {service.name}", (needs - most) * each
             yield Impact(ImpactKind.MIN_REPLICAS, tenant, about, amount, words)
 
 
 def _room(side: Side) -> Mapping[str, int]:
-    return {name: int(one.guaranteed_millislices) for name, one in side.standings.items()}
+    return {name: int(standing.guaranteed_millislices) for name, standing in side.standings.items()}
 
 
 def _newest(inputs: World) -> list[ServiceView]:

@@ -161,7 +161,7 @@ def in_order(policy: Policy, updates: Iterable[TenantUpdate]) -> tuple[TenantUpd
     """
     updates = tuple(updates)
     now = {name: tenant.parent for name, tenant in policy.items()}
-    then = now | {one.tenant: one.parent for one in updates if one.parent is not None}
+    then = now | {update.tenant: update.parent for update in updates if update.parent is not None}
 
     def rank(update: TenantUpdate) -> tuple[bool, int]:
         if update.removed:

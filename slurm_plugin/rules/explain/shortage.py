@@ -149,9 +149,9 @@ def ends_s(job: JobView) -> int | None:
     return job.start_s + job.time_limit_s
 
 
-def _worst(found: Iterable[Shortage]) -> Shortage | None:
+def _worst(shortages: Iterable[Shortage]) -> Shortage | None:
     """The limit with the largest amount missing; the first of equals. None if there is none."""
-    return max(found, key=lambda one: one.missing, default=None)
+    return max(shortages, key=lambda shortage: shortage.missing, default=None)
 
 
 def _own_limit(job: JobView, sight: WhyInput) -> Shortage:
@@ -159,15 +159,15 @@ def _own_limit(job: JobView, sight: WhyInput) -> Shortage:
     limit = sight.situation.standings[tenant].own_qos_limit_millislices
     all_held = tuple(_holders(sight, {tenant}))
     holders = [pair for pair in all_held if pair[0].qos == own]
-    found = _slices(f"The jobs of {tenant} in QOS {own}", limit, holders, sight.cost(job))
+    own_shortage = _slices(f"The jobs of {tenant} in QOS {own}", limit, holders, sight.cost(job))
     back = tuple(_guarantee_back(job, all_held, sight))
     if not back:
-        return found
+        return own_shortage
     words = (
-        f"{found.words}; its jobs on borrowed quota hold"
+        f"{own_shortage.words}; its jobs on borrowed quota hold"
         f" {slices_text(sum(amount for _, amount in back))} of its guaranteed part"
     )
-    return replace(found, words=words, holders=(*found.holders, *back))
+    return replace(own_shortage, words=words, holders=(*own_shortage.holders, *back))
 
 
 def _guarantee_back(
@@ -185,10 +185,10 @@ def _guarantee_back(
         sum(cost for _, cost in outside) - standing.borrowed_millislices,
         unlent - standing.own_qos_limit_millislices,
     )
-    for one, cost in sorted(outside, key=lambda pair: ends_s(pair[0]) or math.inf):
+    for outsider, cost in sorted(outside, key=lambda pair: ends_s(pair[0]) or math.inf):
         if beyond <= 0:
             return
-        yield one, min(cost, beyond)
+        yield outsider, min(cost, beyond)
         beyond -= cost
 
 
@@ -197,14 +197,14 @@ def _own_types(job: JobView, sight: WhyInput) -> Iterator[Shortage]:
     now = sight.situation
     most = own_type_limits(now.policy, now.costs, now.models).get(tenant, {})
     its_own = [pair for pair in _holders(sight, {tenant}) if pair[0].qos == own]
-    for kind in sorted(needs.keys() & most.keys()):
-        holders = _instances(kind, its_own)
+    for gres_type in sorted(needs.keys() & most.keys()):
+        holders = _instances(gres_type, its_own)
         held = sum(count for _, count in holders)
         words = (
-            f"The jobs of {tenant} in QOS {own} hold {held} of {most[kind]} guaranteed instances"
-            f" of {kind}; this one needs {needs[kind]}"
+            f"The jobs of {tenant} in QOS {own} hold {held} of {most[gres_type]} guaranteed"
+            f" instances of {gres_type}; this one needs {needs[gres_type]}"
         )
-        yield Shortage(words, held + needs[kind] - most[kind], holders, kind)
+        yield Shortage(words, held + needs[gres_type] - most[gres_type], holders, gres_type)
 
 
 def _borrowed_limit(job: JobView, sight: WhyInput) -> Shortage:
@@ -216,13 +216,13 @@ def _borrowed_limit(job: JobView, sight: WhyInput) -> Shortage:
 
 
 def _slices(whose: str, limit: int, holders: Iterable[tuple[JobView, int]], need: int) -> Shortage:
-    found = tuple(holders)
-    held = sum(amount for _, amount in found)
+    held_by = tuple(holders)
+    held = sum(amount for _, amount in held_by)
     words = (
         f"{whose} hold {slices_text(held)} of {slices_text(limit)} slices;"
         f" this one needs {slices_text(need)}"
     )
-    return Shortage(words, held + need - limit, found)
+    return Shortage(words, held + need - limit, held_by)
 
 
 def _holders(sight: WhyInput, accounts: Collection[str]) -> Iterator[tuple[JobView, int]]:
@@ -236,14 +236,14 @@ def _type_limits(job: JobView, sight: WhyInput) -> Iterator[Shortage]:
     for name in (tenant, *ancestors(now.policy, tenant)):
         below = subtree(now.policy, name)
         bounds = type_limits(now.policy[name].quota, now.costs, now.models)
-        for kind in needs.keys() & bounds.keys():
-            holders = _instances(kind, _holders(sight, below))
+        for gres_type in needs.keys() & bounds.keys():
+            holders = _instances(gres_type, _holders(sight, below))
             held = sum(count for _, count in holders)
             words = (
-                f"Of {kind}, {name} holds {held} of at most {bounds[kind]} instances;"
-                f" this one needs {needs[kind]}"
+                f"Of {gres_type}, {name} holds {held} of at most {bounds[gres_type]} instances;"
+                f" this one needs {needs[gres_type]}"
             )
-            yield Shortage(words, held + needs[kind] - bounds[kind], holders, kind)
+            yield Shortage(words, held + needs[gres_type] - bounds[gres_type], holders, gres_type)
 
 
 def _free(job: JobView, sight: WhyInput) -> Iterator[Shortage]:
@@ -251,56 +251,56 @@ def _free(job: JobView, sight: WhyInput) -> Iterator[Shortage]:
     nodes = [node for node in sight.nodes if node.is_in(partitions)]
     names = frozenset(node.name for node in nodes)
     free = free_instances(nodes)
-    on_nodes = [(one, 0) for one in sight.allotted() if not names.isdisjoint(one.nodes)]
-    for kind, need in sorted(job.gpus.items()):
-        holders = _instances(kind, on_nodes)
-        count = free.get(kind, 0)
+    on_nodes = [(other, 0) for other in sight.allotted() if not names.isdisjoint(other.nodes)]
+    for gres_type, need in sorted(job.gpus.items()):
+        holders = _instances(gres_type, on_nodes)
+        count = free.get(gres_type, 0)
         has = "is" if count == 1 else "are"
-        apart, missing = _too_far_apart(job, kind, nodes)
+        apart, missing = _too_far_apart(job, gres_type, nodes)
         words = (
-            f"{count} of {_there(nodes, kind)} {kind} {has} free; this one needs {need}"
-            f"{apart}{_blocked(nodes, kind)}"
+            f"{count} of {_there(nodes, gres_type)} {gres_type} {has} free; this one needs {need}"
+            f"{apart}{_blocked(nodes, gres_type)}"
         )
-        yield Shortage(words, max(need - count, missing), holders, kind)
+        yield Shortage(words, max(need - count, missing), holders, gres_type)
 
 
-def _too_far_apart(job: JobView, kind: str, nodes: Iterable[NodeView]) -> tuple[str, int]:
+def _too_far_apart(job: JobView, gres_type: str, nodes: Iterable[NodeView]) -> tuple[str, int]:
     """Text on a replica that needs several instances on a node, and how many these nodes lack.
 
     ("", 0) for other jobs, of which Slurm may choose the nodes of each GPU.
     """
     tag = JobTag.find(job.admin_comment)
     gpus, count = wanted_on_nodes(job)
-    each = gpus.get(kind, 1)
+    each = gpus.get(gres_type, 1)
     if tag is None or tag.service is None or (each, count) == (1, 1):
         return "", 0
-    fit = sum(free_instances([node]).get(kind, 0) >= each for node in nodes)
+    fit = sum(free_instances([node]).get(gres_type, 0) >= each for node in nodes)
     on = " on one node" if count == 1 else f", {each} on each of {count} nodes"
     have = {0: "no node has", 1: "1 node has"}.get(fit, f"{fit} nodes have")
     return f"{on}, and {have} {each} free", max(0, count - fit) * each
 
 
-def _blocked(nodes: Iterable[NodeView], kind: str) -> str:
+def _blocked(nodes: Iterable[NodeView], gres_type: str) -> str:
     """Text on instances that no job holds and no job can have: on which nodes, and why."""
-    kept = [node for node in nodes if node.blocked and is_usable(node) and idle(node, kind)]
+    kept = [node for node in nodes if node.blocked and is_usable(node) and idle(node, gres_type)]
     if not kept:
         return ""
-    count = sum(idle(node, kind) for node in kept)
+    count = sum(idle(node, gres_type) for node in kept)
     where = ", ".join(f"{node.name} ({node.blocked})" for node in kept[:_NODES])
     more = f" and {len(kept) - _NODES} more nodes" if len(kept) > _NODES else ""
     return f"; {count} that no job holds can't be used, on {where}{more}"
 
 
-def _there(nodes: Iterable[NodeView], kind: str) -> int:
-    return sum(node.gpus.get(kind, 0) + node.shared.get(kind, 0) for node in nodes)
+def _there(nodes: Iterable[NodeView], gres_type: str) -> int:
+    return sum(node.gpus.get(gres_type, 0) + node.shared.get(gres_type, 0) for node in nodes)
 
 
 def _instances(
-    kind: str, holders: Iterable[tuple[JobView, int]]
+    gres_type: str, holders: Iterable[tuple[JobView, int]]
 ) -> tuple[tuple[JobView, int], ...]:
     """The jobs that hold that type, with their number of instances."""
-    found = ((job, job.gpus.get(kind, 0)) for job, _ in holders)
-    return tuple((job, count) for job, count in found if count)
+    counts = ((job, job.gpus.get(gres_type, 0)) for job, _ in holders)
+    return tuple((job, count) for job, count in counts if count)
 
 
 @dataclass(frozen=True)

@@ -102,10 +102,10 @@ def _by_recalls(
     if reason.cause not in QUOTA or short is None:
         return None
     missing = short.missing
-    for one in sorted(recalls_of(holder_of(job), sight), key=lambda recall: recall.called_s):
-        missing -= one.amount_millislices
+    for recall in sorted(recalls_of(holder_of(job), sight), key=lambda recall: recall.called_s):
+        missing -= recall.amount_millislices
         if missing <= 0:
-            at_s = max(sight.now_s, one.called_s + sight.grace_s)
+            at_s = max(sight.now_s, recall.called_s + sight.grace_s)
             return StartEstimate(at_s, "at the latest: by then its tenant has back what it lent")
     return None
 

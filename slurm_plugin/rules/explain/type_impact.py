@@ -20,12 +20,12 @@ def beyond_type_limits(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
     was, then = (
         _reach(policy, costs, models) for policy in (plan.before.policy, plan.after.policy)
     )
-    for (name, kind), (limit, most) in sorted(then.items()):
-        limit_before, most_before = was.get((name, kind), (0, 0))
+    for (name, gres_type), (limit, most) in sorted(then.items()):
+        limit_before, most_before = was.get((name, gres_type), (0, 0))
         if most - limit > max(0, most_before - limit_before):
             words = (
-                f"it and those below it may come to hold {most} × {kind}, {limit} at most by its"
-                " limit: what is guaranteed of the type starts whatever runs on loan"
+                f"it and those below it may come to hold {most} × {gres_type}, {limit} at most by"
+                " its limit: what is guaranteed of the type starts whatever runs on loan"
             )
             yield Impact(ImpactKind.BEYOND_TYPE_LIMIT, name, "", 0, words)
 
@@ -38,13 +38,15 @@ def _reach(
     That is the limit on loan, where somebody may borrow, and then what is guaranteed.
     """
     own = own_type_limits(policy, costs, models)
-    borrows = {name: one.quota.borrowing_limit_millislices > 0 for name, one in policy.items()}
+    borrows = {
+        name: tenant.quota.borrowing_limit_millislices > 0 for name, tenant in policy.items()
+    }
     borrowers = with_those_below(policy, borrows)
-    found: dict[tuple[str, str], tuple[int, int]] = {}
-    for kind in {kind for of in own.values() for kind in of}:
-        due = with_those_below(policy, {name: of.get(kind, 0) for name, of in own.items()})
+    limits: dict[tuple[str, str], tuple[int, int]] = {}
+    for gres_type in {gres_type for of in own.values() for gres_type in of}:
+        due = with_those_below(policy, {name: of.get(gres_type, 0) for name, of in own.items()})
         for name, tenant in policy.items():
-            limit = type_limits(tenant.quota, costs, models).get(kind)
+            limit = type_limits(tenant.quota, costs, models).get(gres_type)
             if limit is not None and due[name]:
-                found[name, kind] = limit, due[name] + (limit if borrowers[name] else 0)
-    return found
+                limits[name, gres_type] = limit, due[name] + (limit if borrowers[name] else 0)
+    return limits

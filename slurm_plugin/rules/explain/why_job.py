@@ -184,14 +184,14 @@ def _waiting(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
 
 def _ran_before(job: JobView, sight: WhyInput) -> Iterable[str]:
     """That the job ran, why it no longer does, and for whom it went, as far as that is known."""
-    one = sight.gave_way.get(job.job_id)
-    if one is None:
+    gave_way = sight.gave_way.get(job.job_id)
+    if gave_way is None:
         if job.restarts and not is_of_service(job):
             yield f"It ran before, and was requeued ({counted(job.restarts, 'time')})."
         return
-    ran = "" if one.ran_s is None else f" for {span_text(one.ran_s)}"
-    ago = span_text(max(0, sight.now_s - one.at_s))
-    took = f": jobs of {' and '.join(one.tenants)} took its place" if one.tenants else ""
+    ran = "" if gave_way.ran_s is None else f" for {span_text(gave_way.ran_s)}"
+    ago = span_text(max(0, sight.now_s - gave_way.at_s))
+    took = f": jobs of {' and '.join(gave_way.tenants)} took its place" if gave_way.tenants else ""
     if (why := sight.made_way.get(job.job_id)) is not None:
         took = f', as Slicewise requeued it for its lender ("{why}")'
     yield f"It ran{ran} on borrowed quota, and went back to the queue {ago} ago{took}."
@@ -273,14 +273,14 @@ def _ahead(job: JobView, reason: Reason, sight: WhyInput) -> Iterable[str]:
         return
     everybody = reason.cause is Cause.NONE_FREE
     count = sum(
-        max(1, len(one.untouched))
-        for one in sight.jobs
-        if one.state in WAITING
-        and not one.held
-        and one.priority > job.priority
-        and one.job_id != job.job_id
-        and one.partition == job.partition
-        and (everybody or holder_of(one) == holder_of(job))
+        max(1, len(other.untouched))
+        for other in sight.jobs
+        if other.state in WAITING
+        and not other.held
+        and other.priority > job.priority
+        and other.job_id != job.job_id
+        and other.partition == job.partition
+        and (everybody or holder_of(other) == holder_of(job))
     )
     if count:
         whose = "" if everybody else f" of {holder_of(job)}"

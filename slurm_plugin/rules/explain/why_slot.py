@@ -77,7 +77,7 @@ def _pause(next_s: int | None, now_s: int) -> str:
 
 def _said(job: JobView, sight: WhyInput) -> Iterable[str]:
     """How the slot's own last run ended, or else the last run of another slot of its array."""
-    array = (one for one in sight.jobs if one.array_job_id == job.array_job_id)
-    words = (last_words(one) for one in (job, *array))
-    if found := next(filter(None, words), ""):
-        yield f"The last one {found}."
+    array = (other for other in sight.jobs if other.array_job_id == job.array_job_id)
+    words = (last_words(slot) for slot in (job, *array))
+    if words_of_last := next(filter(None, words), ""):
+        yield f"The last one {words_of_last}."

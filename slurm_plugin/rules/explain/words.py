@@ -48,7 +48,9 @@ def gpus_text(job: JobView) -> str:
 
 
 def _gpus(counts: Mapping[str, int]) -> str:
-    return " + ".join(f"{count} × {kind}" for kind, count in sorted(counts.items()) if count)
+    return " + ".join(
+        f"{count} × {gres_type}" for gres_type, count in sorted(counts.items()) if count
+    )
 
 
 def rooms_text(tenant: str, sight: WhyInput) -> str:
@@ -129,15 +131,15 @@ def _job_row(job: JobView, amount: int, of_type: str) -> WhyRow:
 
 
 def _sum_row(pairs: Iterable[tuple[JobView, int]], whose: str, of_type: str) -> Iterator[WhyRow]:
-    found = list(pairs)
-    if not found:
+    held = list(pairs)
+    if not held:
         return
-    amount = sum(map(itemgetter(1), found))
+    amount = sum(map(itemgetter(1), held))
     gpus: Counter[str] = Counter()
-    for job, _ in found:
+    for job, _ in held:
         gpus.update(job.gpus)
     yield WhyRow(
-        what=f"{whose} ({counted(len(found), 'job')})",
+        what=f"{whose} ({counted(len(held), 'job')})",
         gpus=_gpus(gpus),
         amount_millislices=None if of_type else amount,
     )
@@ -155,7 +157,7 @@ def group_rows(jobs: Iterable[JobView], sight: WhyInput) -> tuple[WhyRow, ...]:
         key, count = _group(job, sight), max(1, len(job.untouched))
         counts[key] += count
         amounts[key] += count * sight.cost(job)
-        held = {kind: count * each for kind, each in job.gpus.items()}
+        held = {gres_type: count * each for gres_type, each in job.gpus.items()}
         gpus.setdefault(key, Counter()).update(held)
     return tuple(
         WhyRow(

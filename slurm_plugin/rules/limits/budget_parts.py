@@ -101,21 +101,21 @@ class BudgetPart:
     least: int
 
 
-def may_still_take(there: JobsByHolder, now_s: float) -> Mapping[tuple[str, str], int]:
+def may_still_take(by_holder: JobsByHolder, now_s: float) -> Mapping[tuple[str, str], int]:
     """Sum up the millislice-minutes that runs may still take, by account and QOS."""
-    found: dict[tuple[str, str], int] = {}
-    for place, runs in there.held.places.items():
+    minutes_by_place: dict[tuple[str, str], int] = {}
+    for place, runs in by_holder.held.places.items():
         if minutes := sum(minutes_left(job, cost, now_s) for job, cost, _ in runs):
-            found[place] = minutes
-    return found
+            minutes_by_place[place] = minutes
+    return minutes_by_place
 
 
-def runs_of(there: JobsByHolder, may_take: Mapping[tuple[str, str], int]) -> Runs:
+def runs_of(by_holder: JobsByHolder, may_take: Mapping[tuple[str, str], int]) -> Runs:
     """Sum up what jobs of managed partitions take of budgets.
 
     Waiting jobs without a time limit are left out, as no budget lets them start.
     """
-    waiting = [first_run for queue in there.queues.values() for first_run in _first_runs(queue)]
+    waiting = [first_run for queue in by_holder.queues.values() for first_run in _first_runs(queue)]
     waiting.sort(key=_IN_ORDER)
     return Runs(may_take, tuple([run for _, run in waiting]))
 
@@ -125,17 +125,17 @@ _IN_ORDER = itemgetter(0)
 
 def _first_runs(queue: QosQueue) -> Sequence[tuple[tuple[int, int], WaitingRun]]:
     """The first runs of a QOS that lack nothing but room, each with its place in Slurm's order."""
-    found: list[tuple[tuple[int, int], WaitingRun]] = []
+    first_runs: list[tuple[tuple[int, int], WaitingRun]] = []
     for job in queue.jobs:
         if job.time_limit_s is None or not waits_of(job).for_room:
             continue
         if cost := job_cost(job, queue.costs):
-            one = WaitingRun(job.qos, cost, cost * job.time_limit_s // 60)
-            tasks = min(max(1, len(job.untouched)), FIRST_TASKS - len(found))
-            found += [(place_in_order(job), one)] * tasks
-            if len(found) == FIRST_TASKS:
+            run = WaitingRun(job.qos, cost, cost * job.time_limit_s // 60)
+            tasks = min(max(1, len(job.untouched)), FIRST_TASKS - len(first_runs))
+            first_runs += [(place_in_order(job), run)] * tasks
+            if len(first_runs) == FIRST_TASKS:
                 break
-    return found
+    return first_runs
 
 
 def minutes_left(run: JobView, cost_millislices: int, now_s: float) -> int:
@@ -174,7 +174,7 @@ def binding(policy: Policy, budgets: Collection[str], tenant: str) -> tuple[str,
 
 
 def as_budgets_let(
-    policy: Policy, run_minutes: Mapping[str, int], there: JobsByHolder, now_s: float
+    policy: Policy, run_minutes: Mapping[str, int], by_holder: JobsByHolder, now_s: float
 ) -> Mapping[int, JobView]:
     """Return the jobs for which budgets allow something else than Slurm's reason says, by id.
 
@@ -196,11 +196,11 @@ def as_budgets_let(
     if not run_minutes:
         return {}
     budgets = bindings(policy, run_minutes)
-    claims = {qos: _claims(queue) for qos, queue in there.queues.items() if is_ours(qos)}
+    claims = {qos: _claims(queue) for qos, queue in by_holder.queues.items() if is_ours(qos)}
     left = Counter(run_minutes)
-    for (account, qos), minutes in may_still_take(there, now_s).items():
-        for one in budgets.get(holder(account, qos), ()):
-            left[one] -= minutes
+    for (account, qos), minutes in may_still_take(by_holder, now_s).items():
+        for budget in budgets.get(holder(account, qos), ()):
+            left[budget] -= minutes
     short = _short_of(claims.values(), budgets, left, upward(policy))
     waiting = [
         (job.qos != qos_name(name), job, name)
@@ -210,20 +210,20 @@ def as_budgets_let(
     ]
     if not waiting:
         return {}
-    room, costs = QuotaRoom(policy, there), there.costs
-    found: dict[int, JobView] = {}
-    waiting.sort(key=lambda one: (one[0], place_in_order(one[1])))
+    room, costs = QuotaRoom(policy, by_holder), by_holder.costs
+    judged_jobs: dict[int, JobView] = {}
+    waiting.sort(key=lambda pair: (pair[0], place_in_order(pair[1])))
     for _, job, name in waiting:
         cost, bound = job_cost(job, costs), budgets[name]
-        minutes, most = cost * (job.time_limit_s or 0) // 60, min(left[one] for one in bound)
+        minutes, most = cost * (job.time_limit_s or 0) // 60, min(left[budget] for budget in bound)
         able = min(max(1, len(job.untouched)), most // minutes) if minutes and most > 0 else 0
         claimed = min(able, room.tasks(name, job.qos, cost, job.gpus))
-        gpus = {kind: claimed * count for kind, count in job.gpus.items()}
+        gpus = {gres_type: claimed * count for gres_type, count in job.gpus.items()}
         room.take(name, job.qos, claimed * cost, gpus)
         left.subtract(dict.fromkeys(bound, claimed * minutes))
         if (judged := _judged(job, able)) is not job:
-            found[job.job_id] = judged
-    return found
+            judged_jobs[job.job_id] = judged
+    return judged_jobs
 
 
 class _Claims(NamedTuple):

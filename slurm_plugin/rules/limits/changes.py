@@ -44,18 +44,18 @@ _LISTS = frozenset({QOS_LIST, PREEMPT})
 _NO_LIMITS = frozenset({QOS_LIST, DEFAULT_QOS, PREEMPT, PREEMPT_MODE, EXEMPT, FLAGS, NAME})
 
 
-def can_be_named(one: Difference) -> bool:
+def can_be_named(difference: Difference) -> bool:
     """Whether the names of a setting can be passed to sacctmgr.
 
     sacctmgr expands a name with a bracket to several names, and reads everything behind an open
     bracket as a single name; quotes don't help. Coordinators choose the names below their accounts.
     """
-    names = (one.key.name, one.user, one.partition)
+    names = (difference.key.name, difference.user, difference.partition)
     return not any(_ODD.search(name) for name in names)
 
 
 def stages(
-    differences: Iterable[Difference], found: SlurmLimits, *, apart: bool = False
+    differences: Iterable[Difference], slurm_limits: SlurmLimits, *, apart: bool = False
 ) -> tuple[Stage, ...]:
     """Return the changes that bring Slurm to what is wanted; each stage comes after the one before.
 
@@ -70,56 +70,64 @@ def stages(
     parts = [part for difference in differences for part in _parts(difference)]
     shrinking = {_entity(part) for part in parts if shrinks(part)}
     stage_of: dict[int, list[Difference]] = {}
-    for one in parts:
-        stage_of.setdefault(_stage(one, shrinking, found), []).append(one)
-    return tuple(_modified(stage_of[number], found, apart) for number in sorted(stage_of))
+    for own_part in parts:
+        stage_of.setdefault(_stage(own_part, shrinking, slurm_limits), []).append(own_part)
+    return tuple(_modified(stage_of[number], slurm_limits, apart) for number in sorted(stage_of))
 
 
-def units_of(differences: Iterable[Difference], found: SlurmLimits) -> Mapping[LimitChange, Unit]:
+def units_of(
+    differences: Iterable[Difference], slurm_limits: SlurmLimits
+) -> Mapping[LimitChange, Unit]:
     """Return the unit of each change that ``stages`` makes with ``apart``."""
     return {
         change: whose
         for whose, own in groupby(sorted(differences, key=unit), key=unit)
-        for stage in stages(own, found, apart=True)
+        for stage in stages(own, slurm_limits, apart=True)
         for change in stage
     }
 
 
-def unit(one: Difference) -> Unit:
+def unit(difference: Difference) -> Unit:
     """Return the unit of a difference, which Slurm accepts or refuses as a whole.
 
     A unit is an account's limits of one kind, a QOS list, a default QOS, or all settings of a QOS,
     which may have to be created.
     """
-    return *_entity(one), "" if one.key.entity == "qos" else one.key.field.partition("=")[0]
+    return *_entity(
+        difference
+    ), "" if difference.key.entity == "qos" else difference.key.field.partition("=")[0]
 
 
-def _parts(one: Difference) -> tuple[Difference, ...]:
+def _parts(difference: Difference) -> tuple[Difference, ...]:
     """Split the change of a list of its own into what the list gains and, after that, loses."""
-    if not _is_own_list(one):
-        return (one,)
-    both = ",".join(sorted(_names(one.now) | _names(one.wanted)))
-    halves = (replace(one, wanted=both), replace(one, now=both))
+    if not _is_own_list(difference):
+        return (difference,)
+    both = ",".join(sorted(_names(difference.now) | _names(difference.wanted)))
+    halves = (replace(difference, wanted=both), replace(difference, now=both))
     return tuple(half for half in halves if half.now != half.wanted)
 
 
-def _is_own_list(one: Difference) -> bool:
+def _is_own_list(difference: Difference) -> bool:
     """Whether the difference is the QOS list of a user, or of an account that is no tenant."""
-    names = {qos_name(one.key.name), INHERITED}
-    return one.key.field == QOS_LIST and (bool(one.user) or not names & _names(one.wanted))
+    names = {qos_name(difference.key.name), INHERITED}
+    return difference.key.field == QOS_LIST and (
+        bool(difference.user) or not names & _names(difference.wanted)
+    )
 
 
-def _stage(one: Difference, shrinking: Collection[_Entity], found: SlurmLimits) -> int:
-    if one.key.entity == "qos" and one.key.name not in found.qos:
+def _stage(
+    difference: Difference, shrinking: Collection[_Entity], slurm_limits: SlurmLimits
+) -> int:
+    if difference.key.entity == "qos" and difference.key.name not in slurm_limits.qos:
         # The own QOS name the borrowed ones in their preempt lists, so these must exist before.
-        return 0 if is_borrowed(one.key.name) else 1
-    if one.user or _is_own_list(one):
-        return 2 if _names(one.wanted) > _names(one.now) else 5
-    first = shrinks(one) or (_no_limit(one) and _entity(one) in shrinking)
+        return 0 if is_borrowed(difference.key.name) else 1
+    if difference.user or _is_own_list(difference):
+        return 2 if _names(difference.wanted) > _names(difference.now) else 5
+    first = shrinks(difference) or (_no_limit(difference) and _entity(difference) in shrinking)
     return 3 if first else 4
 
 
-def stages_back(differences: Sequence[Difference], found: SlurmLimits) -> tuple[Stage, ...]:
+def stages_back(differences: Sequence[Difference], slurm_limits: SlurmLimits) -> tuple[Stage, ...]:
     """Return the stages that take Slicewise's lists, defaults and limits out of Slurm.
 
     Users come first, then accounts from the top down: Slurm does not remove an account's default
@@ -127,10 +135,10 @@ def stages_back(differences: Sequence[Difference], found: SlurmLimits) -> tuple[
     """
     levels: dict[int, list[Difference]] = {}
     for difference in differences:
-        levels.setdefault(0 if difference.user else _depth(difference, found), []).append(
+        levels.setdefault(0 if difference.user else _depth(difference, slurm_limits), []).append(
             difference
         )
-    return tuple(_modified(levels[depth], found) for depth in sorted(levels))
+    return tuple(_modified(levels[depth], slurm_limits) for depth in sorted(levels))
 
 
 def removal(qos: Iterable[str]) -> LimitChange:
@@ -138,35 +146,37 @@ def removal(qos: Iterable[str]) -> LimitChange:
     return ("remove", "qos", "where", f"name={','.join(sorted(qos))}")
 
 
-def _no_limit(one: Difference) -> bool:
-    return one.key.field in _NO_LIMITS
+def _no_limit(difference: Difference) -> bool:
+    return difference.key.field in _NO_LIMITS
 
 
-def shrinks(one: Difference) -> bool:
+def shrinks(difference: Difference) -> bool:
     """Whether the change lowers a limit, or sets one where none is."""
-    if _no_limit(one) or not one.wanted:
+    if _no_limit(difference) or not difference.wanted:
         return False
-    return not one.now or int(one.wanted) < int(one.now)
+    return not difference.now or int(difference.wanted) < int(difference.now)
 
 
-def _entity(one: Difference) -> _Entity:
-    return one.key.entity, one.key.name, one.user, one.partition
+def _entity(difference: Difference) -> _Entity:
+    return difference.key.entity, difference.key.name, difference.user, difference.partition
 
 
-def _depth(one: Difference, found: SlurmLimits) -> int:
-    depth, row = 0, found.accounts.get(one.key.name)
+def _depth(difference: Difference, slurm_limits: SlurmLimits) -> int:
+    depth, row = 0, slurm_limits.accounts.get(difference.key.name)
     while row is not None:
-        depth, row = depth + 1, found.accounts.get(row.parent)
+        depth, row = depth + 1, slurm_limits.accounts.get(row.parent)
     return depth
 
 
-def _modified(differences: Sequence[Difference], found: SlurmLimits, apart: bool = False) -> Stage:
+def _modified(
+    differences: Sequence[Difference], slurm_limits: SlurmLimits, apart: bool = False
+) -> Stage:
     """Combine equal changes into one command, as each command takes a good part of a second."""
     together: dict[tuple[str, str, str, LimitChange, str], list[str]] = {}
     by = unit if apart else _entity
     ordered = sorted(differences, key=by)
     for (kind, name, user, partition, *_), fields in groupby(ordered, key=by):
-        words = tuple(_words(list(fields), new=kind == "qos" and name not in found.qos))
+        words = tuple(_words(list(fields), new=kind == "qos" and name not in slurm_limits.qos))
         alone = name if apart else ""
         together.setdefault((kind, user, partition, words, alone), []).append(name)
     return tuple(
@@ -174,9 +184,9 @@ def _modified(differences: Sequence[Difference], found: SlurmLimits, apart: bool
         for (kind, user, partition, words, _), names in together.items()
         for some in _in_parts(names)
         for bite in _in_bites(
-            _user_command(user, partition, some, words, found)
+            _user_command(user, partition, some, words, slurm_limits)
             if user
-            else _command(kind, some, words, found)
+            else _command(kind, some, words, slurm_limits)
         )
     )
 
@@ -184,9 +194,11 @@ def _modified(differences: Sequence[Difference], found: SlurmLimits, apart: bool
 def _in_bites(change: LimitChange) -> Iterator[LimitChange]:
     """Split a command that adds more to a preempt list than slurmdbd can add at one time."""
     added = f"{PREEMPT}+="
-    word = next((one for one in change if one.startswith(added)), "")
+    word = next((word for word in change if word.startswith(added)), "")
     names = word.removeprefix(added).split(",")
-    yield tuple(f"{added}{','.join(names[:_MOST_ADDED])}" if one == word else one for one in change)
+    yield tuple(
+        f"{added}{','.join(names[:_MOST_ADDED])}" if text == word else text for text in change
+    )
     for first in range(_MOST_ADDED, len(names), _MOST_ADDED):
         some = ",".join(names[first : first + _MOST_ADDED])
         yield (*change[: change.index("set") + 1], f"{added}{some}")
@@ -206,20 +218,24 @@ def _in_parts(names: Iterable[str]) -> Iterator[Sequence[str]]:
 
 
 def _user_command(
-    user: str, partition: str, accounts: Sequence[str], words: LimitChange, found: SlurmLimits
+    user: str,
+    partition: str,
+    accounts: Sequence[str],
+    words: LimitChange,
+    slurm_limits: SlurmLimits,
 ) -> LimitChange:
-    where = (f"name={user}", f"account={','.join(accounts)}", f"cluster={found.cluster}")
+    where = (f"name={user}", f"account={','.join(accounts)}", f"cluster={slurm_limits.cluster}")
     only = (f"partition={partition}",) if partition else ()
     return ("modify", "user", "where", *where, *only, "set", *words)
 
 
 def _command(
-    entity: str, names: Sequence[str], words: LimitChange, found: SlurmLimits
+    entity: str, names: Sequence[str], words: LimitChange, slurm_limits: SlurmLimits
 ) -> LimitChange:
-    name, cluster = ",".join(names), f"cluster={found.cluster}"
+    name, cluster = ",".join(names), f"cluster={slurm_limits.cluster}"
     if entity == "account":
         return ("modify", "account", "where", f"name={name}", cluster, "set", *words)
-    if names[0] in found.qos:
+    if names[0] in slurm_limits.qos:
         return ("modify", "qos", "where", f"name={name}", "set", *words)
     return ("add", "qos", name, *words)
 
@@ -230,34 +246,34 @@ def _words(differences: Sequence[Difference], *, new: bool) -> Iterable[str]:
     -1 means no limit.
     """
     limits: dict[str, list[str]] = {}
-    for one in sorted(differences, key=lambda d: d.key.field):
-        if not _no_limit(one):
-            word, _, tres = one.key.field.partition("=")
-            limits.setdefault(word, []).append(f"{tres}={one.wanted or -1}")
+    for difference in sorted(differences, key=lambda d: d.key.field):
+        if not _no_limit(difference):
+            word, _, tres = difference.key.field.partition("=")
+            limits.setdefault(word, []).append(f"{tres}={difference.wanted or -1}")
     yield from (f"{word}={','.join(parts)}" for word, parts in limits.items())
-    for one in differences:
-        if one.key.field in _LISTS:
-            yield from _list_words(one, new=new)
-    for one in differences:
-        if one.key.field == DEFAULT_QOS:
-            yield f"{DEFAULT_QOS}={one.wanted or -1}"
-        if one.key.field == FLAGS:
-            yield f"{FLAGS}{'=' if new else '+='}{one.wanted}"
-        if one.key.field == PREEMPT_MODE:
-            yield f"{PREEMPT_MODE}={one.wanted}"
-        if one.key.field == EXEMPT:
-            yield f"{EXEMPT}={_minutes(one.wanted)}"
+    for difference in differences:
+        if difference.key.field in _LISTS:
+            yield from _list_words(difference, new=new)
+    for difference in differences:
+        if difference.key.field == DEFAULT_QOS:
+            yield f"{DEFAULT_QOS}={difference.wanted or -1}"
+        if difference.key.field == FLAGS:
+            yield f"{FLAGS}{'=' if new else '+='}{difference.wanted}"
+        if difference.key.field == PREEMPT_MODE:
+            yield f"{PREEMPT_MODE}={difference.wanted}"
+        if difference.key.field == EXEMPT:
+            yield f"{EXEMPT}={_minutes(difference.wanted)}"
 
 
-def _list_words(one: Difference, *, new: bool) -> Iterable[str]:
-    if one.wanted == INHERITED:
-        yield f"{one.key.field}="
+def _list_words(difference: Difference, *, new: bool) -> Iterable[str]:
+    if difference.wanted == INHERITED:
+        yield f"{difference.key.field}="
         return
-    now, then = _names(one.now), _names(one.wanted)
+    now, then = _names(difference.now), _names(difference.wanted)
     if then - now:
-        yield f"{one.key.field}{'=' if new else '+='}{','.join(sorted(then - now))}"
+        yield f"{difference.key.field}{'=' if new else '+='}{','.join(sorted(then - now))}"
     if now - then:
-        yield f"{one.key.field}-={','.join(sorted(now - then))}"
+        yield f"{difference.key.field}-={','.join(sorted(now - then))}"
 
 
 def _minutes(seconds: str) -> str:

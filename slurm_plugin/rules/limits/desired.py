@@ -249,7 +249,7 @@ def found_of(
         cluster,
         {row.account: row for row in rows if not row.user},
         tuple(row for row in rows if row.user),
-        {one.name: one for one in qos},
+        {row.name: row for row in qos},
         frozenset(config.get("AccountingStorageTRES", "").split(",")),
         in_use,
         billing,
@@ -257,20 +257,20 @@ def found_of(
 
 
 def in_use(
-    there: JobsByHolder, *, now_s: float, has_budgets: bool, billing: BillingUnit = MILLISLICES
+    by_holder: JobsByHolder, *, now_s: float, has_budgets: bool, billing: BillingUnit = MILLISLICES
 ) -> InUse:
     """Sum up what jobs ``there`` hold, and take of budgets if there are any."""
     return InUse(
-        held=+Counter(there.held.by_qos),
-        runs=runs_of(there, may_still_take(there, now_s)) if has_budgets else Runs(),
-        uncounted=_uncounted(there, now_s, billing),
+        held=+Counter(by_holder.held.by_qos),
+        runs=runs_of(by_holder, may_still_take(by_holder, now_s)) if has_budgets else Runs(),
+        uncounted=_uncounted(by_holder, now_s, billing),
     )
 
 
-def _uncounted(there: JobsByHolder, now_s: float, billing: BillingUnit) -> Uncounted:
+def _uncounted(by_holder: JobsByHolder, now_s: float, billing: BillingUnit) -> Uncounted:
     millislices, minutes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     gpus: dict[tuple[str, str], Counter[str]] = {}
-    for job, cost, place in there.held.priced:
+    for job, cost, place in by_holder.held.priced:
         if job.state is JobState.COMPLETING:
             continue
         billed = job.tres.get("billing")
@@ -284,7 +284,7 @@ def _uncounted(there: JobsByHolder, now_s: float, billing: BillingUnit) -> Uncou
 
 
 def desired_limits(
-    allowed: Allowed, found: SlurmLimits, known: Mapping[LimitKey, KnownLimit]
+    allowed: Allowed, slurm_limits: SlurmLimits, known_limits: Mapping[LimitKey, KnownLimit]
 ) -> DesiredLimits:
     """Translate the ledger's policy into settings in Slurm.
 
@@ -304,35 +304,37 @@ def desired_limits(
     types are limits of the tenant's account. A setting that is no longer managed (a type limit that
     was taken away, a term) gets its earlier value back.
     """
-    tenants = frozenset(filter(can_have_qos, allowed.policy)) & found.accounts.keys()
+    tenants = frozenset(filter(can_have_qos, allowed.policy)) & slurm_limits.accounts.keys()
     tenants -= {ROOT_ACCOUNT}
     settings: dict[LimitKey, Setting] = {}
-    lists = {name: _listed(name, tenants, found) for name in found.accounts}
-    for name in sorted(found.accounts.keys() - {ROOT_ACCOUNT}):
+    lists = {name: _listed(name, tenants, slurm_limits) for name in slurm_limits.accounts}
+    for name in sorted(slurm_limits.accounts.keys() - {ROOT_ACCOUNT}):
         if name in tenants:
-            settings |= _tenant_account(name, allowed, found)
+            settings |= _tenant_account(name, allowed, slurm_limits)
         else:
-            settings |= _other_account(name, lists[name], found)
-    settings |= _qos_settings(tenants, allowed, found, known)
-    back = _handed_back(known, settings, found)
+            settings |= _other_account(name, lists[name], slurm_limits)
+    settings |= _qos_settings(tenants, allowed, slurm_limits, known_limits)
+    back = _handed_back(known_limits, settings, slurm_limits)
     return DesiredLimits({**back, **settings}, lists)
 
 
-def _listed(account: str, tenants: Collection[str], found: SlurmLimits) -> str:
-    row: Association | None = found.accounts[account]
+def _listed(account: str, tenants: Collection[str], slurm_limits: SlurmLimits) -> str:
+    row: Association | None = slurm_limits.accounts[account]
     while row is not None and row.account not in tenants:
-        row = found.accounts.get(row.parent)
+        row = slurm_limits.accounts.get(row.parent)
     if row is None:
         return ""
     return _text({qos_name(row.account), borrowed_qos(row.account)})
 
 
-def _tenant_account(name: str, allowed: Allowed, found: SlurmLimits) -> Settings:
-    fields = {QOS_LIST: Setting(_listed(name, (name,), found), "its own QOS, and its borrowed one")}
+def _tenant_account(name: str, allowed: Allowed, slurm_limits: SlurmLimits) -> Settings:
+    fields = {
+        QOS_LIST: Setting(_listed(name, (name,), slurm_limits), "its own QOS, and its borrowed one")
+    }
     limits = type_limits(allowed.policy[name].quota, allowed.costs, allowed.models)
-    taken = _gpus_below(name, found) if limits else {}
+    taken = _gpus_below(name, slurm_limits) if limits else {}
     for gres_type, count in _less(limits, taken).items():
-        if (tres := tres_name(gres_type)) in found.tres:
+        if (tres := tres_name(gres_type)) in slurm_limits.tres:
             fields[f"grptres={tres}"] = Setting(str(count), "limit on the type or its model")
     return {LimitKey("account", name, field): setting for field, setting in fields.items()}
 
@@ -342,17 +344,21 @@ def limits_type(field: str) -> bool:
     return field.startswith(_TYPE) or field in _SHARED_TYPES
 
 
-def _other_account(name: str, listed: str, found: SlurmLimits) -> Settings:
+def _other_account(name: str, listed: str, slurm_limits: SlurmLimits) -> Settings:
     """Return the settings of an account that is no tenant.
 
     It inherits Slicewise's QOS or has them in its own list. Slurm refuses a default QOS of a tenant
     to which an account below the tenant, or a user, has no access.
     """
-    row = found.accounts[name]
+    row = slurm_limits.accounts[name]
     settings: dict[LimitKey, Setting] = {}
-    above = _ours(found.accounts[row.parent].qos) if row.parent in found.accounts else set()
+    above = (
+        _ours(slurm_limits.accounts[row.parent].qos)
+        if row.parent in slurm_limits.accounts
+        else set()
+    )
     if row.own_qos or _ours(row.qos) != above:
-        listed = INHERITED if only_ours_differ(row, found) else listed
+        listed = INHERITED if only_ours_differ(row, slurm_limits) else listed
         settings[LimitKey("account", name, QOS_LIST)] = Setting(listed, "as its parent's")
     if is_ours(row.own_default_qos):
         key = LimitKey("account", name, DEFAULT_QOS)
@@ -360,9 +366,9 @@ def _other_account(name: str, listed: str, found: SlurmLimits) -> Settings:
     return settings
 
 
-def only_ours_differ(row: Association, found: SlurmLimits) -> bool:
+def only_ours_differ(row: Association, slurm_limits: SlurmLimits) -> bool:
     """Whether an account's QOS list differs from its parent's only by Slicewise's QOS."""
-    above = found.accounts.get(row.parent)
+    above = slurm_limits.accounts.get(row.parent)
     return (
         above is not None
         and row.own_qos == _ours(row.own_qos)
@@ -373,31 +379,31 @@ def only_ours_differ(row: Association, found: SlurmLimits) -> bool:
 def _qos_settings(
     tenants: Collection[str],
     allowed: Allowed,
-    found: SlurmLimits,
-    known: Mapping[LimitKey, KnownLimit],
+    slurm_limits: SlurmLimits,
+    known_limits: Mapping[LimitKey, KnownLimit],
 ) -> Settings:
-    elsewhere = _elsewhere(tenants, found, found.in_use.held)
+    elsewhere = _elsewhere(tenants, slurm_limits, slurm_limits.in_use.held)
     limits = less_elsewhere({name: allowed.standings[name] for name in tenants}, elsewhere)
-    limits = less_uncounted(limits, _by_qos(found.in_use.uncounted.millislices))
-    of_budgets = _parts(limits, allowed, found)
-    borrowers = _borrowers(tenants, allowed, found)
+    limits = less_uncounted(limits, _by_qos(slurm_limits.in_use.uncounted.millislices))
+    of_budgets = _parts(limits, allowed, slurm_limits)
+    borrowers = _borrowers(tenants, allowed, slurm_limits)
     preempted = Setting(_text(map(borrowed_qos, borrowers)), "guaranteed goes first")
     gate = {BILLING: Setting("0", "nothing in other QOS")}
     types = own_type_limits(allowed.policy, allowed.costs, allowed.models)
-    uncounted = _gpus_in_qos(found.in_use.uncounted.gpus)
+    uncounted = _gpus_in_qos(slurm_limits.in_use.uncounted.gpus)
     settings = dict(_qos(GATE_QOS, "QOS of the managed partitions", gate))
     for tenant, limit in sorted(limits.items()):
         name, on_loan = qos_name(tenant), borrowed_qos(tenant)
-        own = found.billing.limit(limit.own_qos_limit_millislices)
-        borrowed = found.billing.limit(limit.borrowed_qos_limit_millislices)
+        own = slurm_limits.billing.limit(limit.own_qos_limit_millislices)
+        borrowed = slurm_limits.billing.limit(limit.borrowed_qos_limit_millislices)
         settings |= _own_settings(tenant, own, preempted)
-        settings |= _minutes(name, of_budgets.get(name), found.billing)
+        settings |= _minutes(name, of_budgets.get(name), slurm_limits.billing)
         less = uncounted.get(name, {})
-        settings |= _guaranteed_types(name, _less(types.get(tenant, {}), less), found)
+        settings |= _guaranteed_types(name, _less(types.get(tenant, {}), less), slurm_limits)
         settings |= _loan_settings(tenant, borrowed, allowed.term_s)
-        settings |= _minutes(on_loan, of_budgets.get(on_loan), found.billing)
+        settings |= _minutes(on_loan, of_budgets.get(on_loan), slurm_limits.billing)
     wanted_names = {key.name for key in settings}
-    seen = _seen_qos(found, known) & found.qos.keys()
+    seen = _seen_qos(slurm_limits, known_limits) & slurm_limits.qos.keys()
     for name in sorted(seen - wanted_names):
         settings |= _qos(name, "", _limit(0, "its tenant is gone"))
     return settings
@@ -418,22 +424,24 @@ def _loan_settings(tenant: str, limit: int, term_s: int) -> Settings:
     return _qos(borrowed_qos(tenant), f"for borrowed jobs of {tenant}", fields)
 
 
-def _guaranteed_types(name: str, types: Mapping[str, int], found: SlurmLimits) -> Settings:
+def _guaranteed_types(name: str, types: Mapping[str, int], slurm_limits: SlurmLimits) -> Settings:
     why = "instances of the type that are guaranteed"
     return {
         _qos_key(name, f"grptres={tres}"): Setting(str(count), why)
-        for kind, count in types.items()
-        if (tres := tres_name(kind)) in found.tres
+        for gres_type, count in types.items()
+        if (tres := tres_name(gres_type)) in slurm_limits.tres
     }
 
 
-def _borrowers(tenants: Collection[str], allowed: Allowed, found: SlurmLimits) -> frozenset[str]:
+def _borrowers(
+    tenants: Collection[str], allowed: Allowed, slurm_limits: SlurmLimits
+) -> frozenset[str]:
     """Return the tenants that may borrow, or that have jobs on borrowed quota.
 
     Listing all tenants as preempted would be slow: sacctmgr prints the list for each tenant, which
     took five seconds and 26 MB for a thousand tenants.
     """
-    held = {qos for _, qos in found.in_use.held}
+    held = {qos for _, qos in slurm_limits.in_use.held}
     return frozenset(
         tenant
         for tenant in tenants
@@ -446,26 +454,28 @@ def _borrowers(tenants: Collection[str], allowed: Allowed, found: SlurmLimits) -
 def _gpus_in_qos(
     gpus: Mapping[tuple[str, str], Mapping[str, int]],
 ) -> Mapping[str, Mapping[str, int]]:
-    found: dict[str, Counter[str]] = {}
+    guaranteed: dict[str, Counter[str]] = {}
     for (_, qos), counts in gpus.items():
-        found.setdefault(qos, Counter()).update(counts)
-    return found
+        guaranteed.setdefault(qos, Counter()).update(counts)
+    return guaranteed
 
 
-def _gpus_below(account: str, found: SlurmLimits) -> Mapping[str, int]:
+def _gpus_below(account: str, slurm_limits: SlurmLimits) -> Mapping[str, int]:
     """Instances that limits of the account do not count, of its own jobs and of those below."""
     counts = Counter[str]()
-    for (name, _), gpus in found.in_use.uncounted.gpus.items():
-        row = found.accounts.get(name)
+    for (name, _), gpus in slurm_limits.in_use.uncounted.gpus.items():
+        row = slurm_limits.accounts.get(name)
         while row is not None and row.account != account:
-            row = found.accounts.get(row.parent)
+            row = slurm_limits.accounts.get(row.parent)
         if row is not None:
             counts.update(gpus)
     return counts
 
 
 def _less(limits: Mapping[str, int], taken: Mapping[str, int]) -> Mapping[str, int]:
-    return {kind: max(0, count - taken.get(kind, 0)) for kind, count in limits.items()}
+    return {
+        gres_type: max(0, count - taken.get(gres_type, 0)) for gres_type, count in limits.items()
+    }
 
 
 def _limited(tenants: Iterable[str]) -> Collection[str]:
@@ -473,7 +483,7 @@ def _limited(tenants: Iterable[str]) -> Collection[str]:
 
 
 def _elsewhere(
-    tenants: Collection[str], found: SlurmLimits, amounts: Mapping[tuple[str, str], int]
+    tenants: Collection[str], slurm_limits: SlurmLimits, amounts: Mapping[tuple[str, str], int]
 ) -> Mapping[str, int]:
     """Sum up the ``amounts``, which are by account and QOS, by tenant, outside of tenants' QOS.
 
@@ -485,9 +495,9 @@ def _elsewhere(
     for (account, qos), amount in amounts.items():
         if qos in limited:
             continue
-        row = found.accounts.get(account)
+        row = slurm_limits.accounts.get(account)
         while row is not None and row.account not in tenants:
-            row = found.accounts.get(row.parent)
+            row = slurm_limits.accounts.get(row.parent)
         if row is not None:
             held[row.account] += amount
     return held
@@ -500,31 +510,31 @@ def _paid_elsewhere(
 ) -> Mapping[str, int]:
     """Return what each tenant's own jobs may still take without being counted in a tenant's QOS."""
     limited = _limited(tenants)
-    found: Counter[str] = Counter()
+    held: Counter[str] = Counter()
     for (account, qos), amount in may_take.items():
         if account in tenants and qos not in limited:
-            found[account] += amount
+            held[account] += amount
     for (account, qos), amount in uncounted.items():
         if qos in limited:
-            found[holder(account, qos)] += amount
-    return found
+            held[holder(account, qos)] += amount
+    return held
 
 
 def _parts(
-    limits: Mapping[str, Standing], allowed: Allowed, found: SlurmLimits
+    limits: Mapping[str, Standing], allowed: Allowed, slurm_limits: SlurmLimits
 ) -> Mapping[str, BudgetPart]:
     """Divide the budgets into parts by QOS; ``limits`` has the limits of each tenant's two QOS."""
     of_qos: dict[str, int] = {}
     for tenant, limit in limits.items():
         of_qos[qos_name(tenant)] = limit.own_qos_limit_millislices
         of_qos[borrowed_qos(tenant)] = limit.borrowed_qos_limit_millislices
-    runs, uncounted = found.in_use.runs, found.in_use.uncounted
+    runs, uncounted = slurm_limits.in_use.runs, slurm_limits.in_use.uncounted
     claims = Claims(
         _counted(runs.may_take, uncounted.minutes),
         _paid_elsewhere(limits.keys(), runs.may_take, uncounted.minutes),
         runs.waiting,
         of_qos,
-        _counted(found.in_use.held, uncounted.millislices),
+        _counted(slurm_limits.in_use.held, uncounted.millislices),
     )
     return parts(allowed.policy, allowed.run_minutes, limits, claims)
 
@@ -533,16 +543,16 @@ def _counted(
     amounts: Mapping[tuple[str, str], int], uncounted: Mapping[tuple[str, str], int]
 ) -> Mapping[str, int]:
     """What Slurm counts of the amounts, by QOS."""
-    found = Counter(_by_qos(amounts))
-    found.subtract(_by_qos(uncounted))
-    return found
+    counted = Counter(_by_qos(amounts))
+    counted.subtract(_by_qos(uncounted))
+    return counted
 
 
 def _by_qos(amounts: Mapping[tuple[str, str], int]) -> Mapping[str, int]:
-    found: Counter[str] = Counter()
+    sums: Counter[str] = Counter()
     for (_, qos), amount in amounts.items():
-        found[qos] += amount
-    return found
+        sums[qos] += amount
+    return sums
 
 
 def _minutes(name: str, part: BudgetPart | None, billing: BillingUnit) -> Settings:
@@ -568,7 +578,7 @@ def _on_loan(term_s: int) -> Mapping[str, Setting]:
 
 def _qos(name: str, why: str, fields: Mapping[str, Setting]) -> Settings:
     fields = {NAME: Setting(name, why), **fields}
-    return {_qos_key(name, field): one for field, one in fields.items()}
+    return {_qos_key(name, field): setting for field, setting in fields.items()}
 
 
 @lru_cache(maxsize=_KEYS)
@@ -576,38 +586,42 @@ def _qos_key(name: str, field: str) -> LimitKey:
     return LimitKey("qos", name, field)
 
 
-def _seen_qos(found: SlurmLimits, known: Mapping[LimitKey, KnownLimit]) -> set[str]:
+def _seen_qos(slurm_limits: SlurmLimits, known_limits: Mapping[LimitKey, KnownLimit]) -> set[str]:
     """Return Slicewise's QOS of this cluster.
 
     Another cluster on the same slurmdbd may also have QOS with such names.
     """
-    listed = {name for row in found.accounts.values() for name in _ours(row.qos)}
-    return listed | {key.name for key in known if key.entity == "qos"}
+    listed = {name for row in slurm_limits.accounts.values() for name in _ours(row.qos)}
+    return listed | {key.name for key in known_limits if key.entity == "qos"}
 
 
 def _handed_back(
-    known: Mapping[LimitKey, KnownLimit], settings: Settings, found: SlurmLimits
+    known_limits: Mapping[LimitKey, KnownLimit], settings: Settings, slurm_limits: SlurmLimits
 ) -> Settings:
     def goes_back(key: LimitKey) -> bool:
         if key.entity == "qos":
             goes = key.field in {EXEMPT, RUN_MINUTES} or limits_type(key.field)
-            return goes and key.name in found.qos
-        return limits_type(key.field) and key.name in found.accounts
+            return goes and key.name in slurm_limits.qos
+        return limits_type(key.field) and key.name in slurm_limits.accounts
 
     return {
         key: Setting(limit.before, "no longer limited")
-        for key, limit in known.items()
+        for key, limit in known_limits.items()
         if key not in settings and limit.last != limit.before and goes_back(key)
     }
 
 
-def value_now(found: SlurmLimits, key: LimitKey) -> str:
+def value_now(slurm_limits: SlurmLimits, key: LimitKey) -> str:
     """Return Slurm's value of a setting as text; of QOS lists only Slicewise's QOS."""
-    return _account_value(found, key) if key.entity == "account" else _qos_value(found, key)
+    return (
+        _account_value(slurm_limits, key)
+        if key.entity == "account"
+        else _qos_value(slurm_limits, key)
+    )
 
 
-def _account_value(found: SlurmLimits, key: LimitKey) -> str:
-    row, (word, _, tres) = found.accounts[key.name], key.field.partition("=")
+def _account_value(slurm_limits: SlurmLimits, key: LimitKey) -> str:
+    row, (word, _, tres) = slurm_limits.accounts[key.name], key.field.partition("=")
     match word:
         case "grptres":
             return str(row.grp_tres.get(tres, ""))
@@ -617,8 +631,8 @@ def _account_value(found: SlurmLimits, key: LimitKey) -> str:
             return row.own_default_qos
 
 
-def _qos_value(found: SlurmLimits, key: LimitKey) -> str:
-    row, (word, _, tres) = found.qos.get(key.name), key.field.partition("=")
+def _qos_value(slurm_limits: SlurmLimits, key: LimitKey) -> str:
+    row, (word, _, tres) = slurm_limits.qos.get(key.name), key.field.partition("=")
     if row is None:
         return ""
     return str(_QOS_VALUES[word](row).get(tres, "")) if tres else _QOS_TEXTS[word](row)
@@ -643,22 +657,22 @@ _QOS_TEXTS: Mapping[str, Callable[[Qos], str]] = {
 }
 
 
-def differences(wanted: DesiredLimits, found: SlurmLimits) -> tuple[Difference, ...]:
+def differences(wanted: DesiredLimits, slurm_limits: SlurmLimits) -> tuple[Difference, ...]:
     """Return where Slurm differs from what is wanted; () if nowhere.
 
     What is left of a budget changes all the time. So a part of a budget is left alone if it is
     within one percent or one slice-minute of the wanted value, unless it should be zero, or is too
     small for a waiting job to start.
     """
-    now = {key: value_now(found, key) for key in wanted.settings}
+    now = {key: value_now(slurm_limits, key) for key in wanted.settings}
     return (
         *(
             Difference(key, now[key], value, setting.why)
             for key, setting in wanted.settings.items()
             if now[key] != (value := _with_others(key, now[key], setting.value))
-            and not _near(key, now[key], setting, found.billing)
+            and not _near(key, now[key], setting, slurm_limits.billing)
         ),
-        *_user_differences(wanted.lists, found),
+        *_user_differences(wanted.lists, slurm_limits),
     )
 
 
@@ -682,9 +696,9 @@ def _near(key: LimitKey, now: str, setting: Setting, billing: BillingUnit) -> bo
     return is_near and has >= setting.least
 
 
-def _user_differences(lists: Mapping[str, str], found: SlurmLimits) -> Iterator[Difference]:
+def _user_differences(lists: Mapping[str, str], slurm_limits: SlurmLimits) -> Iterator[Difference]:
     """Yield differences of users with a QOS list or default of their own; others inherit both."""
-    for row in found.users:
+    for row in slurm_limits.users:
         may = lists[row.account]
         if row.own_qos and _text(_ours(row.qos)) != may:
             key = LimitKey("account", row.account, QOS_LIST)

@@ -56,28 +56,32 @@ class OutOfBandChange(KeyedSetting):
 
 
 def out_of_band(
-    differences: Iterable[Difference], known: KnownLimits
+    differences: Iterable[Difference], known_limits: KnownLimits
 ) -> tuple[OutOfBandChange, ...]:
     """Return the settings that are neither as wanted nor as Slicewise has set them.
 
     Lists of QOS are left out, as they change with the accounts above and are not remembered.
     """
     return tuple(
-        OutOfBandChange(difference.key, _set_by_us(known[difference.key])[-1], difference.now)
+        OutOfBandChange(
+            difference.key, _set_by_us(known_limits[difference.key])[-1], difference.now
+        )
         for difference in differences
         if _is_remembered(difference)
-        and difference.key in known
-        and difference.now not in _set_by_us(known[difference.key])
+        and difference.key in known_limits
+        and difference.now not in _set_by_us(known_limits[difference.key])
     )
 
 
-def noted(changes: Iterable[OutOfBandChange], known: KnownLimits) -> KnownLimits:
+def noted(changes: Iterable[OutOfBandChange], known_limits: KnownLimits) -> KnownLimits:
     """Return what the ledger must remember before manual changes are adopted or put back.
 
     Slurm's value becomes the last one, so that a change is reported and adopted only once, however
     often it is seen until the limits change.
     """
-    return {change.key: KnownLimit(known[change.key].before, change.now) for change in changes}
+    return {
+        change.key: KnownLimit(known_limits[change.key].before, change.now) for change in changes
+    }
 
 
 def adopted_nominal(change: OutOfBandChange, nominal: int, billing: BillingUnit) -> int | None:
@@ -92,7 +96,10 @@ def adopted_nominal(change: OutOfBandChange, nominal: int, billing: BillingUnit)
 
 
 def to_remember(
-    settings: Settings, differences: Iterable[Difference], found: SlurmLimits, known: KnownLimits
+    settings: Settings,
+    differences: Iterable[Difference],
+    slurm_limits: SlurmLimits,
+    known_limits: KnownLimits,
 ) -> KnownLimits:
     """Return what the ledger must remember before the differences are applied; {} if it does."""
     pending = {
@@ -101,10 +108,10 @@ def to_remember(
     due = {}
     for key in settings:
         if key.field.startswith(_LIMITS):
-            now = value_now(found, key)
-            limit = known.get(key, KnownLimit("" if is_ours(now) else now, now))
+            now = value_now(slurm_limits, key)
+            limit = known_limits.get(key, KnownLimit("" if is_ours(now) else now, now))
             due[key] = _remembered(limit, now, pending.get(key))
-    return {key: limit for key, limit in due.items() if known.get(key) != limit}
+    return {key: limit for key, limit in due.items() if known_limits.get(key) != limit}
 
 
 def _remembered(limit: KnownLimit, now: str, pending: Difference | None) -> KnownLimit:
@@ -115,7 +122,7 @@ def _remembered(limit: KnownLimit, now: str, pending: Difference | None) -> Know
         return limit if comes_later else KnownLimit(limit.before, now)
     oldest, *later = _set_by_us(limit)
     # A part of a budget changes at each look, and its change may wait, or be refused, for weeks.
-    newest = [*(one for one in later if one != pending.wanted), pending.wanted][-_NEWEST:]
+    newest = [*(value for value in later if value != pending.wanted), pending.wanted][-_NEWEST:]
     values = dict.fromkeys((oldest, now, *newest))
     return KnownLimit(limit.before, _OR.join(values))
 
@@ -125,49 +132,52 @@ def _set_by_us(limit: KnownLimit) -> list[str]:
     return limit.last.split(_OR)
 
 
-def is_ours_alone(key: LimitKey, value: str, known: KnownLimits) -> bool:
+def is_ours_alone(key: LimitKey, value: str, known_limits: KnownLimits) -> bool:
     """Whether Slicewise set this value, and Slurm had another one, or none, before."""
-    limit = known.get(key)
+    limit = known_limits.get(key)
     return limit is not None and value != limit.before and value in _set_by_us(limit)
 
 
-def _is_remembered(one: Difference) -> bool:
-    return not one.user and one.key.field.startswith(_LIMITS)
+def _is_remembered(difference: Difference) -> bool:
+    return not difference.user and difference.key.field.startswith(_LIMITS)
 
 
-def settled(keys: Iterable[LimitKey], found: SlurmLimits, known: KnownLimits) -> KnownLimits:
+def settled(
+    keys: Iterable[LimitKey], slurm_limits: SlurmLimits, known_limits: KnownLimits
+) -> KnownLimits:
     """Return what the ledger must remember once Slurm shows a value that Slicewise set.
 
     From then on any other value is a manual change.
     """
-    now = {key: value_now(found, key) for key in keys if key in known}
+    now = {key: value_now(slurm_limits, key) for key in keys if key in known_limits}
     return {
-        key: KnownLimit(known[key].before, value)
+        key: KnownLimit(known_limits[key].before, value)
         for key, value in now.items()
-        if value in _set_by_us(known[key]) and value != known[key].last
+        if value in _set_by_us(known_limits[key]) and value != known_limits[key].last
     }
 
 
 def set_by_others(
-    keys: Iterable[LimitKey], found: SlurmLimits, known: KnownLimits
+    keys: Iterable[LimitKey], slurm_limits: SlurmLimits, known_limits: KnownLimits
 ) -> frozenset[LimitKey]:
     """Return the settings that are not as Slicewise is known to have set them."""
     return frozenset(
         key
         for key in keys
-        if key not in known or value_now(found, key) not in _set_by_us(known[key])
+        if key not in known_limits
+        or value_now(slurm_limits, key) not in _set_by_us(known_limits[key])
     )
 
 
-def opened_gate(found: SlurmLimits) -> tuple[Difference, ...]:
+def opened_gate(slurm_limits: SlurmLimits) -> tuple[Difference, ...]:
     """Return the change that opens the gate, so that jobs in any QOS pass; () if it is open."""
-    gate = found.qos.get(GATE_QOS)
+    gate = slurm_limits.qos.get(GATE_QOS)
     now = "" if gate is None else str(gate.grp_tres.get("billing", ""))
     return (Difference(LimitKey("qos", GATE_QOS, BILLING), now, "", "opened"),) if now else ()
 
 
 def way_back(
-    known: KnownLimits, found: SlurmLimits, kept: frozenset[str]
+    known_limits: KnownLimits, slurm_limits: SlurmLimits, kept: frozenset[str]
 ) -> tuple[Difference, ...]:
     """Return the changes that restore every setting that Slicewise has changed.
 
@@ -175,31 +185,32 @@ def way_back(
     removal of the QOS themselves.
     """
     limits = (
-        Difference(key, value_now(found, key), limit.before, "as it was before")
-        for key, limit in known.items()
-        if limit.last != limit.before and _goes_back(key, found)
+        Difference(key, value_now(slurm_limits, key), limit.before, "as it was before")
+        for key, limit in known_limits.items()
+        if limit.last != limit.before and _goes_back(key, slurm_limits)
     )
     defaults = (
         Difference(key, row.own_default_qos, "", "taken out")
-        for row in found.accounts.values()
+        for row in slurm_limits.accounts.values()
         if is_ours(row.own_default_qos)
-        and (key := LimitKey("account", row.account, DEFAULT_QOS)) not in known
+        and (key := LimitKey("account", row.account, DEFAULT_QOS)) not in known_limits
     )
     accounts = (
         Difference(
             LimitKey("account", row.account, QOS_LIST),
             _listed(row.own_qos),
-            _listed(row.own_qos & kept) or (INHERITED if only_ours_differ(row, found) else ""),
+            _listed(row.own_qos & kept)
+            or (INHERITED if only_ours_differ(row, slurm_limits) else ""),
             "taken out",
         )
-        for row in found.accounts.values()
+        for row in slurm_limits.accounts.values()
         if _listed(row.own_qos)
     )
     users = (
         Difference(
             LimitKey("account", row.account, field), now, then, "taken out", row.user, row.partition
         )
-        for row in found.users
+        for row in slurm_limits.users
         for field, now, then in (
             (QOS_LIST, _listed(row.own_qos), _listed(row.own_qos & kept)),
             (DEFAULT_QOS, _listed([row.own_default_qos]), ""),
@@ -212,66 +223,68 @@ def way_back(
     )
 
 
-def _goes_back(key: LimitKey, found: SlurmLimits) -> bool:
+def _goes_back(key: LimitKey, slurm_limits: SlurmLimits) -> bool:
     """Whether a setting must be restored.
 
     A QOS' other settings disappear with it, or belong to another cluster that uses the QOS.
     """
     if key.entity == "qos":
-        return key.field == EXEMPT and key.name in found.qos
-    return key.name in found.accounts
+        return key.field == EXEMPT and key.name in slurm_limits.qos
+    return key.name in slurm_limits.accounts
 
 
-def remember_way_back(differences: Iterable[Difference], known: KnownLimits) -> KnownLimits:
+def remember_way_back(differences: Iterable[Difference], known_limits: KnownLimits) -> KnownLimits:
     """Return what the ledger must remember before the changes of a way back are applied.
 
     So a daemon that starts after an interrupted way back recognizes its own values. The removal of
     a QOS changes all of its settings.
     """
     of_qos: dict[str, list[LimitKey]] = {}
-    for key in known:
+    for key in known_limits:
         if key.entity == "qos":
             of_qos.setdefault(key.name, []).append(key)
     due = {
-        key: _remembered(known[key], difference.now, difference)
+        key: _remembered(known_limits[key], difference.now, difference)
         for difference in differences
         for key in (
             of_qos.get(difference.key.name, ())
             if difference.key.field == NAME
             else (difference.key,)
         )
-        if not difference.user and key in known
+        if not difference.user and key in known_limits
     }
-    return {key: limit for key, limit in due.items() if known[key] != limit}
+    return {key: limit for key, limit in due.items() if known_limits[key] != limit}
 
 
-def taken_out(known: KnownLimits, found: SlurmLimits) -> KnownLimits:
+def taken_out(known_limits: KnownLimits, slurm_limits: SlurmLimits) -> KnownLimits:
     """Return what the ledger must remember after an uninstallation during which it was away.
 
     Before limits are set again, all of Slurm's values are recorded, so that none counts as a manual
     change.
     """
     now = {
-        key: value_now(found, key)
-        for key in known
-        if key.entity == "qos" or key.name in found.accounts
+        key: value_now(slurm_limits, key)
+        for key in known_limits
+        if key.entity == "qos" or key.name in slurm_limits.accounts
     }
     return {
-        key: KnownLimit(known[key].before, _OR.join((*_set_by_us(known[key]), value)))
+        key: KnownLimit(known_limits[key].before, _OR.join((*_set_by_us(known_limits[key]), value)))
         for key, value in now.items()
-        if value not in _set_by_us(known[key])
+        if value not in _set_by_us(known_limits[key])
     }
 
 
-def our_qos(known: KnownLimits, found: SlurmLimits, kept: frozenset[str]) -> tuple[Difference, ...]:
+def our_qos(
+    known_limits: KnownLimits, slurm_limits: SlurmLimits, kept: frozenset[str]
+) -> tuple[Difference, ...]:
     """Return removals of the QOS that Slicewise made and that still exist, except ``kept`` ones."""
-    made = {key.name for key in known if key.entity == "qos"}
-    return _removed((made | {uninstalled_qos(found.cluster)}) - kept, found)
+    made = {key.name for key in known_limits if key.entity == "qos"}
+    return _removed((made | {uninstalled_qos(slurm_limits.cluster)}) - kept, slurm_limits)
 
 
-def our_qos_by_name(found: SlurmLimits, kept: frozenset[str]) -> tuple[Difference, ...]:
+def our_qos_by_name(slurm_limits: SlurmLimits, kept: frozenset[str]) -> tuple[Difference, ...]:
     """Return the same as ``our_qos`` if nothing is known but what Slurm has."""
-    return _removed({name for name in found.qos if limits_by(name)} - kept, found)
+    return _removed({name for name in slurm_limits.qos if limits_by(name)} - kept, slurm_limits)
 
 
 def limits_by(qos: str) -> bool:
@@ -279,8 +292,8 @@ def limits_by(qos: str) -> bool:
     return is_ours(qos) and not says_uninstalled(qos)
 
 
-def _removed(names: Iterable[str], found: SlurmLimits) -> tuple[Difference, ...]:
-    names = sorted(found.qos.keys() & names)
+def _removed(names: Iterable[str], slurm_limits: SlurmLimits) -> tuple[Difference, ...]:
+    names = sorted(slurm_limits.qos.keys() & names)
     return tuple(Difference(LimitKey("qos", name, NAME), name, "", "removed") for name in names)
 
 

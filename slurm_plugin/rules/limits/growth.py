@@ -22,26 +22,28 @@ from slicewise.slurm_plugin.rules.quota.tenants import children, parent
 from slicewise.slurm_plugin.rules.quota.types import LimitKey, Loan, Policy
 
 
-def shrinking(differences: Iterable[Difference], found: SlurmLimits) -> tuple[Difference, ...]:
+def shrinking(
+    differences: Iterable[Difference], slurm_limits: SlurmLimits
+) -> tuple[Difference, ...]:
     """Return the limits of QOS that shall shrink."""
     return tuple(
         difference
         for difference in differences
-        if _is_limit(difference) and not _grows(difference, found)
+        if _is_limit(difference) and not _grows(difference, slurm_limits)
     )
 
 
-def growing(differences: Iterable[Difference], found: SlurmLimits) -> tuple[Difference, ...]:
+def growing(differences: Iterable[Difference], slurm_limits: SlurmLimits) -> tuple[Difference, ...]:
     """Return the limits of QOS that shall grow; those of QOS that don't exist yet grow from 0."""
     return tuple(
         difference
         for difference in differences
-        if _is_limit(difference) and _grows(difference, found)
+        if _is_limit(difference) and _grows(difference, slurm_limits)
     )
 
 
 def without(
-    waits: Collection[Difference], differences: Iterable[Difference], found: SlurmLimits
+    waits: Collection[Difference], differences: Iterable[Difference], slurm_limits: SlurmLimits
 ) -> tuple[Difference, ...]:
     """Return the ``differences`` without the limits that must wait.
 
@@ -50,16 +52,16 @@ def without(
     return tuple(
         replace(difference, wanted="0") if difference in waits else difference
         for difference in differences
-        if difference not in waits or difference.key.name not in found.qos
+        if difference not in waits or difference.key.name not in slurm_limits.qos
     )
 
 
-def _grows(one: Difference, found: SlurmLimits) -> bool:
-    return one.key.name not in found.qos or not shrinks(one)
+def _grows(difference: Difference, slurm_limits: SlurmLimits) -> bool:
+    return difference.key.name not in slurm_limits.qos or not shrinks(difference)
 
 
-def _is_limit(one: Difference) -> bool:
-    return one.key.entity == "qos" and one.key.field in {BILLING, RUN_MINUTES}
+def _is_limit(difference: Difference) -> bool:
+    return difference.key.entity == "qos" and difference.key.field in {BILLING, RUN_MINUTES}
 
 
 def overtaken(
@@ -107,12 +109,12 @@ def unfunded(
     if not names:
         return frozenset()
     waits = set(_heirs(names, policy, tuple(loans)))
-    for one in sorted(grow, key=lambda difference: difference.key):
-        amount = int(one.wanted or 0) - int(one.now or 0)
-        if one.key.name in waits or one.key.field != BILLING:
+    for difference in sorted(grow, key=lambda difference: difference.key):
+        amount = int(difference.wanted or 0) - int(difference.now or 0)
+        if difference.key.name in waits or difference.key.field != BILLING:
             continue
         if free is not None and amount > free:
-            waits.add(one.key.name)
+            waits.add(difference.key.name)
         elif free is not None:
             free -= amount
     return frozenset(waits)
@@ -136,10 +138,14 @@ def _heirs(stuck: set[str], policy: Policy, loans: tuple[Loan, ...]) -> Iterator
             yield from map(qos_name, (*children(policy, tenant), parent(policy, tenant)))
 
 
-def free(capacity_millislices: int | None, wanted: DesiredLimits, found: SlurmLimits) -> int | None:
+def free(
+    capacity_millislices: int | None, wanted: DesiredLimits, slurm_limits: SlurmLimits
+) -> int | None:
     """Return the capacity that no QOS of Slicewise has yet, in Slurm's billing; None if unknown."""
     if capacity_millislices is None:
         return None
-    capacity = found.billing.limit(capacity_millislices)
+    capacity = slurm_limits.billing.limit(capacity_millislices)
     ours = (key for key in wanted.settings if key.entity == "qos" and key.field == BILLING)
-    return capacity - sum(int(value_now(found, key) or 0) for key in ours if key.name != GATE_QOS)
+    return capacity - sum(
+        int(value_now(slurm_limits, key) or 0) for key in ours if key.name != GATE_QOS
+    )

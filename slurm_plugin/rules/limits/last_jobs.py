@@ -161,15 +161,15 @@ def due_of(
     )
 
 
-def own_limits(found: SlurmLimits) -> Iterator[LimitKey]:
+def own_limits(slurm_limits: SlurmLimits) -> Iterator[LimitKey]:
     """Yield the settings of Slicewise's QOS that ``last_jobs`` may raise."""
-    for name in filter(is_ours, found.qos):
+    for name in filter(is_ours, slurm_limits.qos):
         yield from _keys(name)
 
 
 def last_jobs(
     jobs: Sequence[JobView],
-    found: SlurmLimits,
+    slurm_limits: SlurmLimits,
     due: Due,
     costs: Mapping[str, Millislices],
     *,
@@ -189,12 +189,12 @@ def last_jobs(
     """
     has = {
         name: Amount(row.grp_tres.get("billing"), row.grp_tres_run_mins.get("billing"))
-        for name, row in found.qos.items()
+        for name, row in slurm_limits.qos.items()
         if is_ours(name)
     }
     inside = [job for job in jobs if is_ours(job.qos) and job.state != JobState.ENDED]
-    need = partial(_need, found.billing, costs)
-    held = partial(_held, found.billing, costs, now_s)
+    need = partial(_need, slurm_limits.billing, costs)
+    held = partial(_held, slurm_limits.billing, costs, now_s)
     waiting = _waiting_at_home(inside, has, need, held)
     fixed = {*fixed, *(key for name in theirs for key in _keys(name))}
     limits = _limits(inside, has, due, fixed, [(home, need(job)) for job, home in waiting])
@@ -228,7 +228,7 @@ def last_jobs(
         for name in own
         if name not in theirs
         for tres in due.types.get(name, ())
-        if (now := found.qos[name].grp_tres.get(tres)) is not None
+        if (now := slurm_limits.qos[name].grp_tres.get(tres)) is not None
         if (key := LimitKey("qos", name, f"grptres={tres}")) not in fixed
     )
     reached = (key for name in own for key in _keys(name) if key not in changing)
@@ -261,22 +261,22 @@ def _waiting_at_home(
         if job.state in ALLOTTED and job.qos in room:
             room[job.qos] = _less(room[job.qos], held(job))
     can_start: dict[int, bool] = {}
-    found = []
+    needs = []
     # Held jobs come last, as it is not known when they are released.
     for job in sorted(filter(can_move, jobs), key=lambda job: (job.held, *_order(job))):
         home = own_of(job.qos)
         if home is None:
-            found.append((job, job.qos))
+            needs.append((job, job.qos))
             continue
-        one, left = need(job), room.get(job.qos)
-        has_room = left is not None and _fits(one, left) and unit_of(job) not in at_home
+        needed, left = need(job), room.get(job.qos)
+        has_room = left is not None and _fits(needed, left) and unit_of(job) not in at_home
         if not can_start.setdefault(unit_of(job), has_room):
-            found.append((job, home))
+            needs.append((job, home))
             continue
         for _ in range(min(max(1, len(job.untouched)), FIRST_TASKS)):
-            if _fits(one, room[job.qos]):
-                room[job.qos] = _less(room[job.qos], one)
-    return found
+            if _fits(needed, room[job.qos]):
+                room[job.qos] = _less(room[job.qos], needed)
+    return needs
 
 
 def _order(job: JobView) -> tuple[int, int, int]:
@@ -303,18 +303,18 @@ def _limits(
     The parts of a budget that jobs can use add up to no more than it has left, or than before.
     """
     of_slices = {
-        name: replace(one, slices=_larger(one.slices, due.slices[name]))
+        name: replace(room, slices=_larger(room.slices, due.slices[name]))
         if name in due.slices and LimitKey("qos", name, BILLING) not in fixed
-        else one
-        for name, one in has.items()
+        else room
+        for name, room in has.items()
     }
     runs = {job.qos for job in jobs if job.state in ALLOTTED}
     staying = _staying({job.qos for job in jobs})
     parts = {
-        name: one.minutes
-        for name, one in of_slices.items()
-        if name in due.budgets and one.minutes is not None
-        if name in runs or (name in staying and one.slices != 0)
+        name: part.minutes
+        for name, part in of_slices.items()
+        if name in due.budgets and part.minutes is not None
+        if name in runs or (name in staying and part.slices != 0)
     }
     growing = {
         name
@@ -322,15 +322,15 @@ def _limits(
         if of_slices[name].slices != 0 and LimitKey("qos", name, RUN_MINUTES) not in fixed
     }
     minutes = [
-        (name, one.minutes)
-        for name, one in needs
-        if one.minutes is not None and name in growing
-        if _is_within(one.slices, of_slices[name].slices)
+        (name, needed.minutes)
+        for name, needed in needs
+        if needed.minutes is not None and name in growing
+        if _is_within(needed.slices, of_slices[name].slices)
     ]
     larger = larger_parts(due.budgets, due.minutes, parts, minutes, growing)
     return {
-        name: replace(one, minutes=larger[name]) if name in growing else one
-        for name, one in of_slices.items()
+        name: replace(part, minutes=larger[name]) if name in growing else part
+        for name, part in of_slices.items()
     }
 
 
@@ -399,8 +399,8 @@ def _in_use(jobs: Iterable[JobView]) -> Mapping[str, Jobs]:
         counts[job.qos, kind] += max(1, len(job.untouched))
     kinds = ("running", "waiting", "held")
     return {
-        qos: Jobs(_names(found), *(counts[qos, kind] for kind in kinds))
-        for qos, found in sorted(records.items())
+        qos: Jobs(_names(record), *(counts[qos, kind] for kind in kinds))
+        for qos, record in sorted(records.items())
     }
 
 
@@ -415,16 +415,16 @@ def _names(jobs: Iterable[JobView]) -> tuple[str, ...]:
 def _stuck(
     jobs: Iterable[JobView], limits: Mapping[str, Amount], need: Callable[[JobView], Amount]
 ) -> Mapping[str, Stuck]:
-    found: dict[str, list[tuple[JobView, Amount]]] = {}
+    moving: dict[str, list[tuple[JobView, Amount]]] = {}
     for job in jobs:
-        if can_move(job) and job.qos in limits and not _fits(one := need(job), limits[job.qos]):
-            found.setdefault(job.qos, []).append((job, one))
+        if can_move(job) and job.qos in limits and not _fits(needed := need(job), limits[job.qos]):
+            moving.setdefault(job.qos, []).append((job, needed))
     return {
         qos: Stuck(
             _names(job for job, _ in those),
-            tuple(_enough([one for _, one in those], limits[qos])),
+            tuple(_enough([needed for _, needed in those], limits[qos])),
         )
-        for qos, those in sorted(found.items())
+        for qos, those in sorted(moving.items())
     }
 
 
@@ -435,5 +435,5 @@ def _enough(needs: Sequence[Amount], limit: Amount) -> Iterator[str]:
     ):
         if not all(_is_within(need, most) for need in of):
             # sacctmgr takes -1 for no limit, which a job without a time limit needs.
-            known = [need for need in of if need is not None]
-            yield f"{word}={max(known) if len(known) == len(of) else -1}"
+            amounts = [need for need in of if need is not None]
+            yield f"{word}={max(amounts) if len(amounts) == len(of) else -1}"

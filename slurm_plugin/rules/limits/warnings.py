@@ -47,13 +47,13 @@ def unnamed_findings(left_out: Iterable[Difference]) -> tuple[Finding, ...]:
     )
 
 
-def _moved(one: AccountDifference, cluster: str) -> Finding:
-    above = one.parent or ROOT_ACCOUNT
-    put_back = modify_account(one.account, cluster, f"parent={above}")
+def _moved(difference: AccountDifference, cluster: str) -> Finding:
+    above = difference.parent or ROOT_ACCOUNT
+    put_back = modify_account(difference.account, cluster, f"parent={above}")
     return warning(
         Code.TENANT_ACCOUNTS,
-        f"Account {one.account} is {_below(one.slurm_parent)} in Slurm, {_below(one.parent)} in the"
-        " ledger",
+        f"Account {difference.account} is {_below(difference.slurm_parent)} in Slurm,"
+        f" {_below(difference.parent)} in the ledger",
         "limits on types above it in Slurm bind it too",
         Mend(Place.ACCOUNTS, put_back),
         advice=f"Put it back: {put_back}; or adopt its place: slicewise tenant import.",
@@ -80,13 +80,17 @@ def _below(tenant: str) -> str:
     return f"below {tenant}" if tenant else "at the top"
 
 
-def crowding_findings(allowed: Allowed, found: SlurmLimits, most_jobs: str) -> tuple[Finding, ...]:
+def crowding_findings(
+    allowed: Allowed, slurm_limits: SlurmLimits, most_jobs: str
+) -> tuple[Finding, ...]:
     """Warn once about the tenants whose users could take all of slurmctld's job records.
 
     ``most_jobs`` is Slurm's MaxJobCount. () if there are no such tenants.
     """
-    tenants = sorted(allowed.policy.keys() & found.accounts.keys())
-    open_ones = [name for name in tenants if not _bounds_submits(found.accounts[name], found)]
+    tenants = sorted(allowed.policy.keys() & slurm_limits.accounts.keys())
+    open_ones = [
+        name for name in tenants if not _bounds_submits(slurm_limits.accounts[name], slurm_limits)
+    ]
     if not open_ones:
         return ()
     others = f" and {len(open_ones) - _SHOWN_NAMES} more" if len(open_ones) > _SHOWN_NAMES else ""
@@ -97,26 +101,26 @@ def crowding_findings(allowed: Allowed, found: SlurmLimits, most_jobs: str) -> t
             f"Nothing bounds how many jobs the users of {shown}{others} may have waiting",
             f"one of them can use up MaxJobCount={most_jobs}, and no other user can submit",
             *(
-                Mend(Place.ACCOUNTS, modify_account(name, found.cluster, _MOST_SUBMITS))
+                Mend(Place.ACCOUNTS, modify_account(name, slurm_limits.cluster, _MOST_SUBMITS))
                 for name in open_ones
                 if can_have_qos(name)
             ),
             advice="Set MaxSubmitJobs on the accounts, such as 1000: "
-            + modify_account("ACCOUNT", found.cluster, _MOST_SUBMITS),
+            + modify_account("ACCOUNT", slurm_limits.cluster, _MOST_SUBMITS),
         ),
     )
 
 
-def _bounds_submits(row: Association, found: SlurmLimits) -> bool:
+def _bounds_submits(row: Association, slurm_limits: SlurmLimits) -> bool:
     """Whether the account, or one above it, bounds how many jobs may be submitted."""
     # This must not recurse, as coordinators may nest accounts to any depth.
     account: Association | None = row
     while account is not None and not account.bounds_submits:
-        account = found.accounts.get(account.parent)
+        account = slurm_limits.accounts.get(account.parent)
     return account is not None
 
 
-def unknown_qos(named: Iterable[str], found: SlurmLimits) -> tuple[Finding, ...]:
+def unknown_qos(named: Iterable[str], slurm_limits: SlurmLimits) -> tuple[Finding, ...]:
     """Report the site's QOS that stand for a class but do not exist."""
     return tuple(
         warning(
@@ -126,41 +130,43 @@ def unknown_qos(named: Iterable[str], found: SlurmLimits) -> tuple[Finding, ...]
             Mend(Place.ACCOUNTS, f"sacctmgr add qos {name}"),
         )
         for name in sorted(named)
-        if name not in found.qos
+        if name not in slurm_limits.qos
     )
 
 
-def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
+def limit_findings(allowed: Allowed, slurm_limits: SlurmLimits) -> tuple[Finding, ...]:
     """Describe what prevents limits from being set or from binding."""
-    absent = sorted(allowed.policy.keys() - found.accounts.keys())
-    tenants = sorted(allowed.policy.keys() & found.accounts.keys())
-    listed = {name for row in (*found.accounts.values(), *found.users) for name in row.qos}
+    absent = sorted(allowed.policy.keys() - slurm_limits.accounts.keys())
+    tenants = sorted(allowed.policy.keys() & slurm_limits.accounts.keys())
+    listed = {
+        name for row in (*slurm_limits.accounts.values(), *slurm_limits.users) for name in row.qos
+    }
     through = sorted(
         name
-        for name in listed & found.qos.keys()
+        for name in listed & slurm_limits.qos.keys()
         if not is_ours(name)
-        and OVER_PARTITION in found.qos[name].flags
-        and "billing" in found.qos[name].grp_tres
+        and OVER_PARTITION in slurm_limits.qos[name].flags
+        and "billing" in slurm_limits.qos[name].grp_tres
     )
     unknown = sorted(
         {
-            kind
+            gres_type
             for tenant in tenants
-            for kind in (
+            for gres_type in (
                 *type_limits(allowed.policy[tenant].quota, allowed.costs, allowed.models),
                 *allowed.policy[tenant].quota.type_nominals,
             )
-            if tres_name(kind) not in found.tres
+            if tres_name(gres_type) not in slurm_limits.tres
         }
     )
-    places = {name: row.parent for name, row in found.accounts.items()}
+    places = {name: row.parent for name, row in slurm_limits.accounts.items()}
     moved = [
         difference
         for difference in differences(allowed.policy, places)
         if difference.kind == "moved"
     ]
     return (
-        *(_absent(name, found.cluster) for name in absent),
+        *(_absent(name, slurm_limits.cluster) for name in absent),
         *(
             error(
                 Code.TENANT_ACCOUNTS,
@@ -171,7 +177,7 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
             for name in sorted(allowed.policy)
             if not can_have_qos(name)
         ),
-        *(_moved(difference, found.cluster) for difference in moved),
+        *(_moved(difference, slurm_limits.cluster) for difference in moved),
         *(
             error(
                 Code.LIMITS_PASSED,
@@ -181,26 +187,28 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
             )
             for name in through
         ),
-        *_announced(allowed, found),
+        *_announced(allowed, slurm_limits),
         *(
             warning(
                 Code.CONF_LIMITS,
-                f"Slurm does not count GPUs of type {kind}",
+                f"Slurm does not count GPUs of type {gres_type}",
                 "no limit on them",
                 advice="AccountingStorageTRES must list the type.",
             )
-            for kind in unknown
+            for gres_type in unknown
         ),
     )
 
 
-def _announced(allowed: Allowed, found: SlurmLimits) -> Iterator[Finding]:
+def _announced(allowed: Allowed, slurm_limits: SlurmLimits) -> Iterator[Finding]:
     """Warn once of the borrowed QOS in which Slurm announces preemptions (docs/decisions/0045).
 
     Slurm has the QOS of all clusters on the same slurmdbd; those of other tenants are theirs.
     """
     ours = map(borrowed_qos, allowed.policy)
-    names = sorted(name for name in ours if name in found.qos and found.qos[name].grace_s)
+    names = sorted(
+        name for name in ours if name in slurm_limits.qos and slurm_limits.qos[name].grace_s
+    )
     if not names:
         return
     others = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""

@@ -139,7 +139,7 @@ class LayoutChange:
 
 
 def changes(
-    found: Geometry,
+    geometry: Geometry,
     gpu: GpuState,
     wanted: Collection[str],
     costs_millislices: Mapping[str, int],
@@ -149,25 +149,28 @@ def changes(
 
     Jobs stay, except those on loan that may be ended.
     """
-    there = {instance.placement: instance for instance in gpu.instances}
-    if not found.is_legal(there):
+    held = {instance.placement: instance for instance in gpu.instances}
+    if not geometry.is_legal(held):
         return
     fixed = {
-        one
-        for one, instance in there.items()
+        placement
+        for placement, instance in held.items()
         if isinstance(instance.holder, JobHolder) and instance.on_loan_s is None
     }
     open_places = [
         key
-        for key in found.placements
-        if key.profile in wanted and key not in there and fixed.isdisjoint(found.conflicts[key])
+        for key in geometry.placements
+        if key.profile in wanted and key not in held and fixed.isdisjoint(geometry.conflicts[key])
     ]
-    for created in _sets(found, open_places):
+    for created in _sets(geometry, open_places):
         in_the_way = {
-            placement for new in created for placement in found.conflicts[new] if placement in there
+            placement
+            for new in created
+            for placement in geometry.conflicts[new]
+            if placement in held
         }
-        if found.is_legal((*(there.keys() - in_the_way), *created)):
-            destroyed = tuple(there[placement] for placement in sorted(in_the_way))
+        if geometry.is_legal((*(held.keys() - in_the_way), *created)):
+            destroyed = tuple(held[placement] for placement in sorted(in_the_way))
             yield LayoutChange(
                 destroyed,
                 created,
@@ -181,16 +184,16 @@ def changes(
 
 
 def _sets(
-    found: Geometry, places: Collection[Placement], taken: int = 0
+    geometry: Geometry, places: Collection[Placement], taken: int = 0
 ) -> Iterator[tuple[Placement, ...]]:
     """Every non-empty set of placements that can exist beside each other."""
     rest = list(places)
     while rest:
         first = rest.pop(0)
-        after = found.after(taken, first)
+        after = geometry.after(taken, first)
         if after is not None:
             yield (first,)
-            for others in _sets(found, rest, after):
+            for others in _sets(geometry, rest, after):
                 yield (first, *others)
 
 

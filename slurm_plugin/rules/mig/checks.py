@@ -65,7 +65,7 @@ def with_layout(inventory: Inventory, gpu_uuid: str, layout: Collection[Placemen
 
 def with_gpu(inventory: Inventory, gpu: Gpu) -> Inventory:
     """The inventory with that GPU replaced."""
-    gpus = (gpu if one.uuid == gpu.uuid else one for one in inventory.gpus)
+    gpus = (gpu if other.uuid == gpu.uuid else other for other in inventory.gpus)
     return replace(inventory, gpus=tuple(gpus))
 
 
@@ -83,9 +83,9 @@ def only(inventory: Inventory, gpu_uuid: str, layout: Collection[Placement]) -> 
 
 
 def _instances(gpu: Gpu, layout: Collection[Placement]) -> tuple[Instance, ...]:
-    there = {instance.placement: instance for instance in gpu.instances}
+    made = {instance.placement: instance for instance in gpu.instances}
     return tuple(
-        there.get(placement) or _unmade(placement) for placement in sorted(layout, key=_by_start)
+        made.get(placement) or _unmade(placement) for placement in sorted(layout, key=_by_start)
     )
 
 
@@ -99,7 +99,9 @@ def indices_of(positions: Sequence[Device | None], devices: Collection[Device]) 
     """Slurm's indices of these devices on their node."""
     files = {device.files for device in devices}
     return frozenset(
-        index for index, one in enumerate(positions) if one is not None and one.files in files
+        index
+        for index, device in enumerate(positions)
+        if device is not None and device.files in files
     )
 
 
@@ -146,5 +148,5 @@ def _counted(placements: Sequence[Placement]) -> str:
     """Placements as text: the number of several of one profile; the place of a single one."""
     counts = Counter(placement.profile for placement in sorted(placements, key=_by_start))
     alone = {placement.profile: placements_text([placement]) for placement in placements}
-    said = (f"{n} {name}" if n > 1 else alone[name] for name, n in counts.items())
-    return ", ".join(said)
+    words = (f"{n} {name}" if n > 1 else alone[name] for name, n in counts.items())
+    return ", ".join(words)

@@ -82,8 +82,8 @@ def demand(
     ]
     count = Counter(request.profile for request in mine)
     expected = {
-        profile: in_use.get(kind, 0.0) + count[profile] - elsewhere.get(kind, 0)
-        for kind, profile in profiles.items()
+        profile: in_use.get(gres_type, 0.0) + count[profile] - elsewhere.get(gres_type, 0)
+        for gres_type, profile in profiles.items()
     }
     return InstanceDemand(
         tuple(mine),
@@ -98,8 +98,8 @@ def _not_elsewhere(
 ) -> Mapping[str, int]:
     return {
         profile: most
-        for kind, profile in profiles.items()
-        if (most := needed.get(kind, 0) - elsewhere.get(kind, 0)) > 0
+        for gres_type, profile in profiles.items()
+        if (most := needed.get(gres_type, 0) - elsewhere.get(gres_type, 0)) > 0
     }
 
 
@@ -138,15 +138,15 @@ def waiting_for_instances(
             left[tenant] -= count * cost
         since_s = job.eligible_s or job.submit_s or now_s
         waited_s = max(0, int(now_s - since_s))
-        for kind, each in job.gpus.items():
+        for gres_type, each in job.gpus.items():
             for task in range(count):
-                one = Awaited(
-                    kind, waited_s, is_own(job.qos), is_owed=task < owed.get(job.job_id, 0)
+                awaited = Awaited(
+                    gres_type, waited_s, is_own(job.qos), is_owed=task < owed.get(job.job_id, 0)
                 )
-                yield from [one] * each
+                yield from [awaited] * each
 
 
-def owed_tasks(policy: Policy, there: JobsByHolder) -> Mapping[int, int]:
+def owed_tasks(policy: Policy, by_holder: JobsByHolder) -> Mapping[int, int]:
     """How many tasks of each waiting job are owed their instances, by job id.
 
     They fit into what is left of their tenants' guaranteed quota, which also names the type that
@@ -159,37 +159,41 @@ def owed_tasks(policy: Policy, there: JobsByHolder) -> Mapping[int, int]:
         return {}
     return Counter(
         job.job_id
-        for job in within_guarantees(there, policy)
+        for job in within_guarantees(by_holder, policy)
         if sum(job.gpus.values()) == 1
         and job.gpus.keys() <= types.get(job.tenant, {}).keys()
         and not job.waits.for_nodes
     )
 
 
-def preempting(policy: Policy, there: JobsByHolder) -> Mapping[int, int]:
+def preempting(policy: Policy, by_holder: JobsByHolder) -> Mapping[int, int]:
     """For how many successors like each replica Slurm preempts jobs on loan, by job id.
 
     These replicas run within their tenants' guarantees, which have room for so many more beside all
     that their tenants' jobs hold and wait for, also on loan: what waits there takes such room
     first. What a doubtful job holds is not known, so no replica of its tenant counts.
     """
-    left, types = Counter(guaranteed_quota(policy)), types_left(policy, there)
-    left.subtract(there.held.by_tenant)
-    for job in there.waiting:
+    left, types = Counter(guaranteed_quota(policy)), types_left(policy, by_holder)
+    left.subtract(by_holder.held.by_tenant)
+    for job in by_holder.waiting:
         if job.waits.for_quota:
             left[job.tenant] -= job.total_millislices
-            asked = {kind: count * job.tasks for kind, count in job.gpus.items()}
+            asked = {gres_type: count * job.tasks for gres_type, count in job.gpus.items()}
             take_types(types.get(job.tenant), asked)
-    for record in there.doubtful:
+    for record in by_holder.doubtful:
         left[holder_of(record)] = 0
-    found: dict[int, int] = {}
-    for run, cost, _ in there.held.priced:
+    counts: dict[int, int] = {}
+    for run, cost, _ in by_holder.held.priced:
         tenant = holder_of(run)
         if is_of_service(run) and is_own(run.qos) and cost > 0:
             of = types.get(tenant, {})
-            rooms = [of[kind] // count for kind, count in run.gpus.items() if kind in of and count]
-            found[run.job_id] = max(0, min([left[tenant] // cost, *rooms]))
-    return {job_id: count for job_id, count in found.items() if count}
+            rooms = [
+                of[gres_type] // count
+                for gres_type, count in run.gpus.items()
+                if gres_type in of and count
+            ]
+            counts[run.job_id] = max(0, min([left[tenant] // cost, *rooms]))
+    return {job_id: count for job_id, count in counts.items() if count}
 
 
 def room_of(policy: Policy, used: Mapping[str, int]) -> Mapping[str, int]:
@@ -204,18 +208,18 @@ def in_use(runs: Iterable[RunRecord], since_s: float, now_s: float) -> Mapping[s
     for run in runs:
         end_s = now_s if run.end_s is None else min(run.end_s, now_s)
         lasted_s = max(0, int(end_s - max(run.start_s, since_s)))
-        for kind, count in run.gpus.items():
-            held_s[kind] += count * lasted_s
-    return {kind: total_s / (now_s - since_s) for kind, total_s in held_s.items()}
+        for gres_type, count in run.gpus.items():
+            held_s[gres_type] += count * lasted_s
+    return {gres_type: total_s / (now_s - since_s) for gres_type, total_s in held_s.items()}
 
 
 def instances_of(nodes: Iterable[NodeView]) -> Mapping[str, int]:
     """Instances by GRES type, on nodes that Slurm can use."""
-    found = Counter[str]()
+    instances = Counter[str]()
     for node in nodes:
         if not unfit(node):
-            found.update(node.gpus)
-    return found
+            instances.update(node.gpus)
+    return instances
 
 
 def repartition_s(step_seconds: Mapping[RepartitionStep, Sequence[float]], otherwise: int) -> int:
@@ -233,7 +237,9 @@ def move_s(step_seconds: Mapping[RepartitionStep, Sequence[float]], otherwise: i
 
     The median of the last 20 repartitions that moved a replica; ``otherwise`` until there are 3.
     """
-    moves = [one for one in step_seconds.get(RepartitionStep.MOVE, ()) if one >= _MOVED_S][:_NEWEST]
+    moves = [
+        seconds for seconds in step_seconds.get(RepartitionStep.MOVE, ()) if seconds >= _MOVED_S
+    ][:_NEWEST]
     return round(median(moves)) if len(moves) >= _ENOUGH else otherwise
 
 

@@ -53,19 +53,23 @@ class DueRepartitions:
     barred: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
 
-def cuts_due(found: SitePlanInput) -> DueRepartitions:
+def cuts_due(site_plan_input: SitePlanInput) -> DueRepartitions:
     """Plan the repartitions to make now.
 
     If Slurm has no order of devices for a GPU that is cut fully, only the instances that are asked
     for are created. If it has none for these either, another change is planned.
     """
-    orders = _Orders(found)
-    now = tuple(due for board in found.boards.values() for due in _of_board(found, board, orders))
+    orders = _Orders(site_plan_input)
+    now = tuple(
+        due
+        for board in site_plan_input.boards.values()
+        for due in _of_board(site_plan_input, board, orders)
+    )
     return DueRepartitions(now, orders.barred())
 
 
 def _of_board(
-    found: SitePlanInput, of: PlanInput, orders: "_Orders"
+    site_plan_input: SitePlanInput, of: PlanInput, orders: "_Orders"
 ) -> Iterator[PlannedRepartition]:
     def can_be(changes: Sequence[GpuChange]) -> bool:
         repartitions = [
@@ -86,7 +90,7 @@ def _of_board(
             repartition = _repartition(step.gpu, step.destroy, created, of.types)
             if orders.try_also(step.node, [repartition]):
                 orders.decided[step.node].append(repartition)
-                yield planned(replace(step, create=created), found.layouts[step.gpu])
+                yield planned(replace(step, create=created), site_plan_input.layouts[step.gpu])
                 break
 
 
@@ -104,8 +108,8 @@ def _repartition(
 class _Orders:
     """Which repartitions Slurm has orders for, and which have been decided, by node."""
 
-    def __init__(self, found: SitePlanInput) -> None:
-        self._looks = found.looks
+    def __init__(self, site_plan_input: SitePlanInput) -> None:
+        self._looks = site_plan_input.looks
         self._known: dict[tuple[str, tuple[GpuRepartition, ...]], bool] = {}
         self._refused = defaultdict[str, set[str]](set)
         self.awaited: set[str] = set()
@@ -118,28 +122,28 @@ class _Orders:
         if can is None:
             can = self._known[node, repartitions] = has_order(self._looks[node], repartitions)
         if not can:
-            for kind in more[-1].created:
-                self._refused[kind].add(node)
+            for gres_type in more[-1].created:
+                self._refused[gres_type].add(node)
         return can
 
     def barred(self) -> Mapping[str, tuple[str, ...]]:
         made = {
-            kind
+            gres_type
             for those in self.decided.values()
             for repartition in those
-            for kind in repartition.created
+            for gres_type in repartition.created
         }
         kinds = (self._refused.keys() & self.awaited) - made
-        return {kind: tuple(sorted(self._refused[kind])) for kind in sorted(kinds)}
+        return {gres_type: tuple(sorted(self._refused[gres_type])) for gres_type in sorted(kinds)}
 
 
 def barred_lines(due: DueRepartitions) -> list[str]:
     """What Slurm's order of devices keeps from being created, one line each type."""
     return [
-        f"No {kind} can be created on {_names(nodes)}: Slurm has no order of devices for it"
+        f"No {gres_type} can be created on {_names(nodes)}: Slurm has no order of devices for it"
         f" in which running jobs keep theirs ({Code.REPARTITION_HELD}). Planned again when some"
         " have ended."
-        for kind, nodes in due.barred.items()
+        for gres_type, nodes in due.barred.items()
     ]
 
 
@@ -162,13 +166,15 @@ def has_order(look: NodeLook, repartitions: Sequence[GpuRepartition]) -> bool:
         for device in _devices(look, repartition.gpu, repartition.destroyed)
     }
     stays = [device for device in before if device is not None and device not in gone]
-    created = Counter(kind for repartition in repartitions for kind in repartition.created)
+    created = Counter(
+        gres_type for repartition in repartitions for gres_type in repartition.created
+    )
     new = [
-        Device(kind, (f"created {number}",))
-        for kind, count in created.items()
+        Device(gres_type, (f"created {number}",))
+        for gres_type, count in created.items()
         for number in range(count)
     ]
-    held = look.node.gpus_held - {i for i, one in enumerate(before) if one in gone}
+    held = look.node.gpus_held - {i for i, device in enumerate(before) if device in gone}
     try:
         positions(before, (*stays, *new), held)
     except InvalidInputError:
@@ -177,7 +183,7 @@ def has_order(look: NodeLook, repartitions: Sequence[GpuRepartition]) -> bool:
 
 
 def _devices(look: NodeLook, gpu: str, those: Collection[Placement]) -> Iterator[Device]:
-    for one in look.inventory.gpus if look.inventory is not None else ():
-        if one.uuid == gpu:
-            there: Mapping[Placement, Device] = devices_at(look, one)
-            yield from (there[place] for place in those if place in there)
+    for inventory_gpu in look.inventory.gpus if look.inventory is not None else ():
+        if inventory_gpu.uuid == gpu:
+            devices: Mapping[Placement, Device] = devices_at(look, inventory_gpu)
+            yield from (devices[place] for place in those if place in devices)

@@ -59,7 +59,7 @@ class NodeLook:
     @cached_property
     def indices(self) -> Mapping[Device, int]:
         """Slurm's index of each device."""
-        return {one: i for i, one in enumerate(self.positions) if isinstance(one, Device)}
+        return {device: i for i, device in enumerate(self.positions) if isinstance(device, Device)}
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ def past(
     """Summarise the journal's repartitions by GPU."""
     ago_s: dict[str, int] = {}
     in_vain: set[str] = set()
-    for one in newest_first:
-        gpu = one.gpu
-        if one.ended_s is not None and gpu not in ago_s:
-            ago_s[gpu] = max(0, int(now_s - one.ended_s))
-            if one.state is not RepartitionState.DONE:
+    for repartition in newest_first:
+        gpu = repartition.gpu
+        if repartition.ended_s is not None and gpu not in ago_s:
+            ago_s[gpu] = max(0, int(now_s - repartition.ended_s))
+            if repartition.state is not RepartitionState.DONE:
                 in_vain.add(gpu)
     return Past(
         {repartition.gpu: repartition for repartition in unfinished}, ago_s, frozenset(in_vain)
@@ -199,15 +199,19 @@ def holders(
     }
 
 
-def with_last_ones(found: Sequence[GpuState], elsewhere: Collection[str]) -> tuple[GpuState, ...]:
+def with_last_ones(
+    gpu_states: Sequence[GpuState], elsewhere: Collection[str]
+) -> tuple[GpuState, ...]:
     """The GPUs with one instance of each profile fixed, unless ``elsewhere`` has the profile.
 
     If no node has a type any more, Slurm holds its waiting jobs for good, and refuses new ones.
     """
     last: dict[str, tuple[str, Placement]] = {}
-    there = [(gpu.name, instance) for gpu in found if not gpu.in_work for instance in gpu.instances]
-    for name, one in sorted(there, key=lambda pair: _rank(pair[1])):
-        last.setdefault(one.placement.profile, (name, one.placement))
+    placed = [
+        (gpu.name, instance) for gpu in gpu_states if not gpu.in_work for instance in gpu.instances
+    ]
+    for name, instance in sorted(placed, key=lambda pair: _rank(pair[1])):
+        last.setdefault(instance.placement.profile, (name, instance.placement))
     fixed = {place for profile, place in last.items() if profile not in elsewhere}
     names = {name for name, _ in fixed}
     return tuple(
@@ -220,7 +224,7 @@ def with_last_ones(found: Sequence[GpuState], elsewhere: Collection[str]) -> tup
         )
         if gpu.name in names
         else gpu
-        for gpu in found
+        for gpu in gpu_states
     )
 
 

@@ -84,39 +84,39 @@ def _add(
 
     Instances that ``bundle`` has already count towards them.
     """
-    for kind in sorted(wanted, key=lambda kind: (-costs.get(kind, 0), kind)):
-        if cost := costs.get(kind, 0):
-            may = min(wanted[kind], limits.get(kind, MAX_TYPE_LIMIT)) - bundle[kind]
-            bundle[kind] += max(0, min(may, (own - run_cost(bundle, costs)) // cost))
+    for gres_type in sorted(wanted, key=lambda gres_type: (-costs.get(gres_type, 0), gres_type)):
+        if cost := costs.get(gres_type, 0):
+            may = min(wanted[gres_type], limits.get(gres_type, MAX_TYPE_LIMIT)) - bundle[gres_type]
+            bundle[gres_type] += max(0, min(may, (own - run_cost(bundle, costs)) // cost))
 
 
 def _one_more(claimed: Mapping[str, int], named: Mapping[str, int]) -> Mapping[str, int]:
     """Of each type that a quota names, one instance more than its tenant claims."""
-    return {kind: claimed.get(kind, 0) + 1 for kind in named}
+    return {gres_type: claimed.get(gres_type, 0) + 1 for gres_type in named}
 
 
 def _claims(jobs: Iterable[JobView], *, waiting: bool) -> _Used:
     """Instances that jobs in their tenants' own QOS hold, and with ``waiting`` also wait for."""
-    found = defaultdict[str, Counter[str]](Counter)
+    waiting_types = defaultdict[str, Counter[str]](Counter)
     for job in jobs:
         counts = job.state in ALLOTTED or (waiting and waits_of(job).could_start)
         if counts and is_own(job.qos):
-            found[holder_of(job)].update(_instances(job))
-    return found
+            waiting_types[holder_of(job)].update(_instances(job))
+    return waiting_types
 
 
 def _slots(jobs: Iterable[JobView]) -> _Used:
     """Instances that each tenant's services would hold with all of their slots."""
-    found = defaultdict[str, Counter[str]](Counter)
+    held = defaultdict[str, Counter[str]](Counter)
     for job in jobs:
         if job.state is not JobState.ENDED and is_of_service(job):
-            found[holder_of(job)].update(_instances(job))
-    return found
+            held[holder_of(job)].update(_instances(job))
+    return held
 
 
 def _instances(job: JobView) -> Mapping[str, int]:
     tasks = max(1, len(job.untouched))
-    return {kind: count * tasks for kind, count in job.gpus.items()}
+    return {gres_type: count * tasks for gres_type, count in job.gpus.items()}
 
 
 def _peaks(runs: Iterable[RunRecord], partitions: frozenset[str]) -> _Used:
@@ -125,18 +125,18 @@ def _peaks(runs: Iterable[RunRecord], partitions: frozenset[str]) -> _Used:
     for run in runs:
         if run.partition in partitions:
             tenant = holder(run.account, run.qos)
-            for kind, count in run.gpus.items():
-                changes[tenant, kind].append((run.start_s, count))
+            for gres_type, count in run.gpus.items():
+                changes[tenant, gres_type].append((run.start_s, count))
                 if run.end_s is not None:
-                    changes[tenant, kind].append((run.end_s, -count))
-    found = defaultdict[str, Counter[str]](Counter)
-    for (tenant, kind), those in changes.items():
+                    changes[tenant, gres_type].append((run.end_s, -count))
+    claimed = defaultdict[str, Counter[str]](Counter)
+    for (tenant, gres_type), those in changes.items():
         held = 0
         # Within one second, ends come before starts.
         for _, change in sorted(those):
             held += change
-            found[tenant][kind] = max(held, found[tenant][kind])
-    return found
+            claimed[tenant][gres_type] = max(held, claimed[tenant][gres_type])
+    return claimed
 
 
 def _most(some: _Used, others: _Used) -> _Used:

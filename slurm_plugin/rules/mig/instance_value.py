@@ -120,5 +120,5 @@ def _chances(mean: float) -> Sequence[float]:
         return ()
     most = int(mean + 6 * sqrt(mean)) + 6
     exactly = [exp(n * log(mean) - mean - lgamma(n + 1)) for n in range(most + 1)]
-    at_least = [min(1.0, one) for one in accumulate(reversed(exactly))]
+    at_least = [min(1.0, chance) for chance in accumulate(reversed(exactly))]
     return [chance for chance in reversed(at_least[:-1]) if chance >= _HARDLY]

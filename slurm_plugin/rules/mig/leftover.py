@@ -39,7 +39,7 @@ class PossibleUses:
 
 
 def full(
-    found: Geometry,
+    geometry: Geometry,
     stays: Collection[Placement],
     created: Collection[Placement],
     uses: PossibleUses,
@@ -49,13 +49,13 @@ def full(
     Of each profile there are at least as many as in ``created``.
     """
     asked = Counter(placement.profile for placement in created)
-    those = list(_open_to(found, frozenset(stays), asked.keys() | set(uses.profiles)))
-    hoped = tuple(_hoped(found, stays, uses))
+    those = list(_open_to(geometry, frozenset(stays), asked.keys() | set(uses.profiles)))
+    hoped = tuple(_hoped(geometry, stays, uses))
     options = (
-        (_worth(found, base, new, hoped, uses), _places_left(found, (*stays, *new)), new)
+        (_worth(geometry, base, new, hoped, uses), _places_left(geometry, (*stays, *new)), new)
         for base in those
         if Counter(placement.profile for placement in base) == asked
-        for new in _on_top(found, base, those, hoped, uses)
+        for new in _on_top(geometry, base, those, hoped, uses)
     )
     # Of equal options the one with the lowest starts is taken.
     *_, best = max(
@@ -64,15 +64,15 @@ def full(
     return tuple(sorted(best))
 
 
-def _open_to(found: Geometry, stays: Layout, profiles: Collection[str]) -> Iterator[Layout]:
+def _open_to(geometry: Geometry, stays: Layout, profiles: Collection[str]) -> Iterator[Layout]:
     """All sets of instances of these profiles that could be created besides those that stay."""
-    for layout in found.layouts:
+    for layout in geometry.layouts:
         if stays <= layout and all(placement.profile in profiles for placement in layout - stays):
             yield layout - stays
 
 
 def _hoped(
-    found: Geometry, stays: Collection[Placement], uses: PossibleUses
+    geometry: Geometry, stays: Collection[Placement], uses: PossibleUses
 ) -> Iterator[Placement]:
     """Places where a wanted shape could be if instances that stay were not there.
 
@@ -82,8 +82,8 @@ def _hoped(
     missing = {name for name, count in uses.missing.items() if count > 0}
     for profile in {*uses.awaited, *missing}:
         in_the_way = {
-            place: sum(stay.size for stay in stays if stay in found.conflicts[place])
-            for place in found.placements
+            place: sum(stay.size for stay in stays if stay in geometry.conflicts[place])
+            for place in geometry.placements
             if place.profile == profile and place not in stays
         }
         least = min(in_the_way.values(), default=0)
@@ -91,7 +91,7 @@ def _hoped(
 
 
 def _on_top(
-    found: Geometry,
+    geometry: Geometry,
     base: Layout,
     those: Sequence[Layout],
     hoped: Collection[Placement],
@@ -102,10 +102,11 @@ def _on_top(
     ``base`` are the instances for which the GPU is cut.
     """
     costs = uses.costs_millislices
-    kept = [placement for placement in hoped if found.conflicts[placement].isdisjoint(base)]
+    kept = [placement for placement in hoped if geometry.conflicts[placement].isdisjoint(base)]
     for new in those:
         if base <= new and not any(
-            costs[placement.profile] < costs[place.profile] and placement in found.conflicts[place]
+            costs[placement.profile] < costs[place.profile]
+            and placement in geometry.conflicts[place]
             for placement in new - base
             for place in kept
         ):
@@ -113,10 +114,12 @@ def _on_top(
 
 
 def _worth(
-    found: Geometry, base: Layout, new: Layout, hoped: Collection[Placement], uses: PossibleUses
+    geometry: Geometry, base: Layout, new: Layout, hoped: Collection[Placement], uses: PossibleUses
 ) -> _Worth:
     costs = uses.costs_millislices
-    kept = {placement.profile for placement in hoped if found.conflicts[placement].isdisjoint(new)}
+    kept = {
+        placement.profile for placement in hoped if geometry.conflicts[placement].isdisjoint(new)
+    }
     more = Counter(placement.profile for placement in new - base)
     asked = {placement.profile for placement in base}
     return (
@@ -127,7 +130,7 @@ def _worth(
     )
 
 
-def _places_left(found: Geometry, layout: Collection[Placement]) -> int:
+def _places_left(geometry: Geometry, layout: Collection[Placement]) -> int:
     """Number of placements that still fit beside the layout."""
-    occupancy = found.occupancy(layout)
-    return 0 if occupancy is None else len(found.fitting(occupancy))
+    occupancy = geometry.occupancy(layout)
+    return 0 if occupancy is None else len(geometry.fitting(occupancy))

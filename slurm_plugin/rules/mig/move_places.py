@@ -38,9 +38,9 @@ class Places:
         free, on_loan = Counter(self.free), Counter(self.on_loan)
         firm, movers = Counter[str](), Counter[str]()
         left, used = set[_OnNode](), defaultdict[str, Fraction](Fraction)
-        for node, one, is_owed in destroyed:
-            profile = one.placement.profile
-            match one.holder:
+        for node, instance, is_owed in destroyed:
+            profile = instance.placement.profile
+            match instance.holder:
                 case None:
                     free[node, profile] -= 1
                 case JobHolder():
@@ -53,22 +53,30 @@ class Places:
                     else:
                         firm[profile] += 1
         for node, profile in left:
-            found = _elsewhere(free, node, profile)
-            if firm[profile] > found:
+            places = _elsewhere(free, node, profile)
+            if firm[profile] > places:
                 return False
-            if movers[profile] > found + _elsewhere(on_loan, node, profile):
+            if movers[profile] > places + _elsewhere(on_loan, node, profile):
                 return False
         return True
 
 
 def places(gpus: Iterable[GpuState]) -> Places:
     """Count the free instances and those on loan of GPUs that are not in work."""
-    there = [(gpu.node, instance) for gpu in gpus if not gpu.in_work for instance in gpu.instances]
+    placed = [(gpu.node, instance) for gpu in gpus if not gpu.in_work for instance in gpu.instances]
     return Places(
-        Counter((node, one.placement.profile) for node, one in there if one.holder is None),
-        Counter((node, one.placement.profile) for node, one in there if one.on_loan_s is not None),
+        Counter(
+            (node, instance.placement.profile)
+            for node, instance in placed
+            if instance.holder is None
+        ),
+        Counter(
+            (node, instance.placement.profile)
+            for node, instance in placed
+            if instance.on_loan_s is not None
+        ),
     )
 
 
 def _elsewhere(count: Mapping[_OnNode, int], own: str, profile: str) -> int:
-    return sum(n for (node, kind), n in count.items() if kind == profile and node != own)
+    return sum(n for (node, gres_type), n in count.items() if gres_type == profile and node != own)

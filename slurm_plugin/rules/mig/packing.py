@@ -43,11 +43,11 @@ class Packing:
 def pack(demands: Sequence[ServingNeed], fillings: Sequence[Filling]) -> Packing:
     """Pack all demands on the fewest GPUs; with many demands perhaps a few above ``at_least``."""
     relaxed = _Relaxation(demands, fillings).solve()
-    found = _rounded(relaxed, demands, fillings, 0)
-    if sum(found.gpus) > found.at_least:
+    rounded = _rounded(relaxed, demands, fillings, 0)
+    if sum(rounded.gpus) > rounded.at_least:
         again = _rounded(relaxed, demands, fillings, _DECIDED_ANEW)
-        found = min(again, found, key=lambda packing: sum(packing.gpus))
-    return found
+        rounded = min(again, rounded, key=lambda packing: sum(packing.gpus))
+    return rounded
 
 
 def _rounded(

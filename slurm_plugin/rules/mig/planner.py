@@ -192,11 +192,11 @@ class _Planner:
         drained; neither is always the better. A change may pay only once others are made, and a run
         may end after any step, so the order is decided once all changes are known.
         """
-        found = [self._filled(by_cost=by_cost) for by_cost in (False, True)]
-        best = max(found, key=self._total)
+        plans = [self._filled(by_cost=by_cost) for by_cost in (False, True)]
+        best = max(plans, key=self._total)
         left, chosen, steps = list(best), [], []
         while left:
-            option = max(left, key=lambda one: (one.whom is _For.OWED, self._net_now(one)))
+            option = max(left, key=lambda change: (change.whom is _For.OWED, self._net_now(change)))
             left.remove(option)
             chosen.append(option)
             steps.append(self._step(option))
@@ -236,7 +236,7 @@ class _Planner:
         while option := self._best(by_cost=by_cost):
             self._take(option)
         for _ in range(_ROUNDS):
-            others = [one for one in self._chosen.values() if one.whom is not _For.OWED]
+            others = [change for change in self._chosen.values() if change.whom is not _For.OWED]
             if not sum(self._exchange(option) for option in others):
                 break
         while option := self._best(_For.GUARANTEED, by_cost=by_cost):
@@ -271,7 +271,7 @@ class _Planner:
         nodes = {gpu.node for gpu in self._gpus if gpu.in_work}
         nodes |= {option.gpu.node for option in self._chosen.values()}
         is_full = len(nodes) >= self._terms.nodes_at_once
-        found, most = None, 0.0
+        best, most = None, 0.0
         for alike in self._classes:
             gpus = [
                 gpu
@@ -283,8 +283,8 @@ class _Planner:
                 net = self._net_of(change, whom)
                 score = net / drained if by_cost else net
                 if net > 0 and score > most and (gpu := self._first(gpus, nodes, change, whom)):
-                    found, most = _Option(gpu, change, net, whom), score
-        return found
+                    best, most = _Option(gpu, change, net, whom), score
+        return best
 
     def _first(
         self,
@@ -294,7 +294,7 @@ class _Planner:
         whom: _For,
     ) -> GpuState | None:
         """The first of these GPUs that can be changed so, those on ``nodes`` before others."""
-        for gpu in sorted(gpus, key=lambda one: one.node not in nodes):
+        for gpu in sorted(gpus, key=lambda change: change.node not in nodes):
             beside = [
                 (option.gpu, option.change)
                 for option in self._chosen.values()
@@ -360,14 +360,14 @@ class _Planner:
         self._beyond.update(option.change.fewer)
         self._unclaimed.update(option.change.fewer)
 
-    def _alike(self, found: Geometry) -> Sequence[_Class]:
+    def _alike(self, geometry_of: Geometry) -> Sequence[_Class]:
         alike = defaultdict[tuple[GpuState, frozenset[str]], list[GpuState]](list)
         for gpu in self._gpus:
             if not gpu.in_work:
                 alike[_nameless(gpu), self._wanted(gpu)].append(gpu)
         repartition_s, costs = self._terms.repartition_s, self._costs
         return [
-            _Class(tuple(gpus), _least(changes(found, gpu, wanted, costs, repartition_s)))
+            _Class(tuple(gpus), _least(changes(geometry_of, gpu, wanted, costs, repartition_s)))
             for (gpu, wanted), gpus in alike.items()
         ]
 
@@ -438,10 +438,10 @@ def _rest_words(rest: Mapping[str, int]) -> str:
     return f"; the rest: {words}" if words else ""
 
 
-def _least(found: Iterable[LayoutChange]) -> tuple[LayoutChange, ...]:
+def _least(layout_changes: Iterable[LayoutChange]) -> tuple[LayoutChange, ...]:
     """Of changes with the same effect, the one that drains the least, then the first in order."""
     least: dict[tuple[frozenset[tuple[str, int]], ...], LayoutChange] = {}
-    for layout_change in sorted(found, key=_loss):
+    for layout_change in sorted(layout_changes, key=_loss):
         effects = layout_change.more, layout_change.more_in_reach, layout_change.spent
         least.setdefault(tuple(frozenset(those.items()) for those in effects), layout_change)
     return tuple(least.values())

@@ -101,23 +101,23 @@ def inputs(
 ) -> SitePlanInput:
     """Input for all models that have a GPU in MIG mode that a plan can take into account."""
     out = {look.node.name: why for look in seen.looks if (why := _why(look, seen.past))}
-    found = defaultdict[str, list[tuple[Board, GpuState]]](list)
+    by_model = defaultdict[str, list[tuple[Board, GpuState]]](list)
     for board, gpu in _gpus(seen, out.keys()):
-        found[board.model].append((board, gpu))
+        by_model[board.model].append((board, gpu))
     others = [look.node for look in seen.looks if look.node.name in out]
     elsewhere = instances_of(others)
     anywhere = seen.shapes | {k for node in others for k, count in node.gpus.items() if count}
     boards = {}
-    for model, several in found.items():
+    for model, several in by_model.items():
         board, pairs = _of_one_kind(several)
         profiles = profiles_by_type(board, types)
-        last = {profile for kind, profile in profiles.items() if kind in anywhere}
+        last = {profile for gres_type, profile in profiles.items() if gres_type in anywhere}
         boards[model] = PlanInput(
             board,
             with_last_ones([gpu for _, gpu in pairs], last),
             demand(seen.waiting, seen.in_use, seen.needed, elsewhere, profiles),
             terms,
-            {profile: kind for kind, profile in profiles.items()},
+            {profile: gres_type for gres_type, profile in profiles.items()},
         )
     looks = {look.node.name: look for look in seen.looks if look.node.name not in out}
     return SitePlanInput(boards, out, looks)

@@ -113,7 +113,7 @@ def _following(
     if last is RepartitionStep.RESERVE and _is_done(records, RepartitionStep.CUT, way):
         due = [step for step in due if not _is_done(records, step, way)]
         return next(
-            one for one in due if one not in {RepartitionStep.RESERVE, RepartitionStep.MOVE}
+            step for step in due if step not in {RepartitionStep.RESERVE, RepartitionStep.MOVE}
         )
     return next(step for step in due if _ALL.index(step) > _ALL.index(last))
 

@@ -41,12 +41,12 @@ def attention(
 
     ``services`` and ``tenants`` are those that the reader may see.
     """
-    found = [*_of_services(services, facts), *_of_tenants(tenants, facts, reader)]
-    found += [*_of_waiting(facts, reader), *_of_barred(facts, reader)]
+    findings = [*_of_services(services, facts), *_of_tenants(tenants, facts, reader)]
+    findings += [*_of_waiting(facts, reader), *_of_barred(facts, reader)]
     if reader.tenants is None:
-        found = [*_of_site(facts), *_of_nodes(managed_nodes(facts), facts), *found]
+        findings = [*_of_site(facts), *_of_nodes(managed_nodes(facts), facts), *findings]
     ranks = list(Severity)
-    return tuple(sorted(found, key=lambda item: ranks.index(item.severity)))
+    return tuple(sorted(findings, key=lambda item: ranks.index(item.severity)))
 
 
 def _error(code: Code, what: str, command: str, about: str = "") -> AttentionItem:
@@ -169,30 +169,30 @@ def _of_tenants(
     tenants: Iterable[TenantNow], facts: OverviewFacts, reader: Reader
 ) -> Iterator[AttentionItem]:
     rates = _rates(facts)
-    for one in tenants:
-        left, is_operator = one.left_millislice_s, reader.tenants is None
-        if one.payer != one.name or left is None:
+    for tenant in tenants:
+        left, is_operator = tenant.left_millislice_s, reader.tenants is None
+        if tenant.payer != tenant.name or left is None:
             continue
-        command = f"slicewise budget {'grant' if is_operator else 'show'} {one.name}"
+        command = f"slicewise budget {'grant' if is_operator else 'show'} {tenant.name}"
         command += " --amount SLICE_HOURS --reason WHY" if is_operator else ""
-        budget, rate = facts.policy[one.name].budget, rates.get(one.name, 0)
+        budget, rate = facts.policy[tenant.name].budget, rates.get(tenant.name, 0)
         overdraft = budget.overdraft_millislice_s if budget is not None else 0
         ends_s = facts.now_s + max(0, left) / rate if rate else None
         if left + overdraft <= 0:
             yield _error(
                 Code.BUDGET_LOW,
-                f"the budget of {one.name} is used up: nothing that it pays for starts",
+                f"the budget of {tenant.name} is used up: nothing that it pays for starts",
                 command,
-                about=one.name,
+                about=tenant.name,
             )
-        elif ends_s is not None and one.resets_s is not None and ends_s < one.resets_s:
+        elif ends_s is not None and tenant.resets_s is not None and ends_s < tenant.resets_s:
             lasts_s = ends_s - facts.now_s
             yield AttentionItem(
                 severity=Severity.WARNING if lasts_s < _SOON_S else Severity.HINT,
                 code=Code.BUDGET_LOW,
-                about=one.name,
-                what=f"the budget of {one.name} lasts {lasts_s / 3600:,.1f} h as it is used now,"
-                f" and its period {(one.resets_s - facts.now_s) / 3600:,.1f} h",
+                about=tenant.name,
+                what=f"the budget of {tenant.name} lasts {lasts_s / 3600:,.1f} h as it is used now,"
+                f" and its period {(tenant.resets_s - facts.now_s) / 3600:,.1f} h",
                 command=command,
             )
 
@@ -200,19 +200,19 @@ def _of_tenants(
 def _rates(facts: OverviewFacts) -> dict[str, int]:
     """Millislices that running jobs hold, by the tenant that pays for them."""
     paid_by = payers(facts.policy)
-    found = defaultdict[str, int](int)
+    holding = defaultdict[str, int](int)
     for name, held in held_by_tenant(facts).items():
-        found[paid_by.get(name, name)] += held
-    return found
+        holding[paid_by.get(name, name)] += held
+    return holding
 
 
 def _of_waiting(facts: OverviewFacts, reader: Reader) -> Iterator[AttentionItem]:
     """Yield tenants of which jobs wait beyond the grace time, within their guaranteed quota."""
     late = defaultdict[str, list[WaitingJob]](list)
     before_s = late_before_s(facts.now_s, facts.grace_s)
-    there = jobs_by_holder(facts.jobs, facts.partitions, facts.costs, facts.models)
-    records = {record.job_id: record for record in there.others}
-    for job in late_jobs(there, facts.policy, before_s):
+    by_holder = jobs_by_holder(facts.jobs, facts.partitions, facts.costs, facts.models)
+    records = {record.job_id: record for record in by_holder.others}
+    for job in late_jobs(by_holder, facts.policy, before_s):
         if reader.may_see(records[job.job_id]):
             late[job.tenant].append(job)
     for tenant, jobs in sorted(late.items()):

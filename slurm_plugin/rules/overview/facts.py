@@ -60,13 +60,13 @@ Seats = Mapping[str, Mapping[str, Sequence[JobView]]]
 
 def seats_of(jobs: Iterable[JobView], partitions: frozenset[str]) -> Seats:
     """Seat the jobs of these partitions, those that started first at the front."""
-    found: dict[str, dict[str, list[JobView]]] = defaultdict(lambda: defaultdict(list))
+    seats: dict[str, dict[str, list[JobView]]] = defaultdict(lambda: defaultdict(list))
     holding = (job for job in jobs if job.state in ALLOTTED and job.partition in partitions)
-    for job in sorted(holding, key=lambda one: (one.start_s or 0, one.job_id)):
+    for job in sorted(holding, key=lambda job: (job.start_s or 0, job.job_id)):
         for node, gpus in gpus_on_nodes(job):
-            for kind, count in gpus.items():
-                found[node][kind] += [job] * count
-    return found
+            for gres_type, count in gpus.items():
+                seats[node][gres_type] += [job] * count
+    return seats
 
 
 @dataclass(frozen=True)

@@ -49,26 +49,26 @@ def sharing_types(seats: Seats) -> tuple[JobView, ...]:
 
 def _instances(node: NodeView, facts: OverviewFacts, reader: Reader) -> Mapping[int, InstanceNow]:
     """The node's instances by Slurm's index. The devices of a type are one run of indices."""
-    found: dict[int, InstanceNow] = {}
+    instances: dict[int, InstanceNow] = {}
     first = 0
-    for kind, count in node.gpus.items():
+    for gres_type, count in node.gpus.items():
         indices = range(first, first + count)
         first += count
-        if is_pad(kind):
+        if is_pad(gres_type):
             continue
-        plain = InstanceNow(gres_type=kind, size=_size(kind, facts))
-        found |= dict.fromkeys(indices, plain)
-        seated = facts.seats.get(node.name, {}).get(kind, ())
-        for index, job in _holders(node, kind, indices, seated, facts).items():
+        plain = InstanceNow(gres_type=gres_type, size=_size(gres_type, facts))
+        instances |= dict.fromkeys(indices, plain)
+        seated = facts.seats.get(node.name, {}).get(gres_type, ())
+        for index, job in _holders(node, gres_type, indices, seated, facts).items():
             seen = job if job is not None and reader.may_see(job) else None
-            found[index] = InstanceNow(
-                gres_type=kind, size=plain.size, is_held=True, **_of_job(seen)
+            instances[index] = InstanceNow(
+                gres_type=gres_type, size=plain.size, is_held=True, **_of_job(seen)
             )
-    return found
+    return instances
 
 
 def _holders(
-    node: NodeView, kind: str, indices: range, seated: Sequence[JobView], facts: OverviewFacts
+    node: NodeView, gres_type: str, indices: range, seated: Sequence[JobView], facts: OverviewFacts
 ) -> Mapping[int, JobView | None]:
     """The held instances of a type, each with its job; None is a job that Slurm does not show.
 
@@ -76,22 +76,22 @@ def _holders(
     nobody's in particular.
     """
     held = [index for index in indices if index in node.gpus_held]
-    held += indices[: node.gpus_allotted.get(kind, 0)] if not held else []
+    held += indices[: node.gpus_allotted.get(gres_type, 0)] if not held else []
     # A job that ends holds its instance still, and Slurm shows it as free.
     held += [index for index in indices if index not in held][: max(0, len(seated) - len(held))]
     claims = defaultdict[int, list[JobView]](list)
-    for job in {one.job_id: one for one in seated}.values():
+    for job in {job.job_id: job for job in seated}.values():
         for index in facts.indices.get(job.job_id, {}).get(node.name, frozenset()) & set(held):
             claims[index].append(job)
-    known = {index: jobs[0] for index, jobs in claims.items() if len(jobs) == 1}
-    placed, left = Counter(job.job_id for job in known.values()), list[JobView]()
+    claimed = {index: jobs[0] for index, jobs in claims.items() if len(jobs) == 1}
+    placed, left = Counter(job.job_id for job in claimed.values()), list[JobView]()
     for job in seated:
         placed[job.job_id] -= 1
         if placed[job.job_id] < 0:
             left.append(job)
-    unknown = [index for index in sorted(held) if index not in known]
+    unknown = [index for index in sorted(held) if index not in claimed]
     others = dict(islice(zip_longest(unknown, left), len(unknown)))
-    return {**others, **known}
+    return {**others, **claimed}
 
 
 def _of_job(job: JobView | None) -> Mapping[str, Any]:
@@ -105,12 +105,12 @@ def _of_job(job: JobView | None) -> Mapping[str, Any]:
     }
 
 
-def _size(kind: str, facts: OverviewFacts) -> int:
+def _size(gres_type: str, facts: OverviewFacts) -> int:
     """Memory slices of an instance; of a whole GPU those of a board, so that it is the longest."""
-    board = facts.boards.get(kind)
+    board = facts.boards.get(gres_type)
     if board is not None:
-        return profile_of(board, kind).memory_slices
-    return max((one.memory_slices for one in facts.boards.values()), default=1)
+        return profile_of(board, gres_type).memory_slices
+    return max((board.memory_slices for board in facts.boards.values()), default=1)
 
 
 def _gpus(

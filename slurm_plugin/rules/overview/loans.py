@@ -26,7 +26,7 @@ def loans_now(facts: OverviewFacts, reader: Reader) -> tuple[LoanNow, ...]:
             sums[ends[0], ends[1], recalled_s] += amount
     waits = with_those_below(facts.policy, waiting_by_tenant(facts)[0])
     replicas = _replicas_on_loan(facts)
-    found = sorted(sums.items(), key=lambda one: (not one[0][2], one[0]))
+    largest = sorted(sums.items(), key=lambda pair: (not pair[0][2], pair[0]))
     return tuple(
         LoanNow(
             lender=lender,
@@ -39,7 +39,7 @@ def loans_now(facts: OverviewFacts, reader: Reader) -> tuple[LoanNow, ...]:
             running=replicas[borrower, "running"],
             ending=replicas[borrower, "ending"],
         )
-        for (lender, borrower, recalled_s), amount in found[:MOST_LOANS]
+        for (lender, borrower, recalled_s), amount in largest[:MOST_LOANS]
     )
 
 

@@ -28,8 +28,8 @@ def history_sample(
     """
     slices, late = slices_by_state(facts), Counter[str]()
     before_s = late_before_s(facts.now_s, facts.grace_s)
-    there = jobs_by_holder(facts.jobs, facts.partitions, facts.costs, facts.models)
-    for job in late_tasks(there, facts.policy, before_s):
+    by_holder = jobs_by_holder(facts.jobs, facts.partitions, facts.costs, facts.models)
+    for job in late_tasks(by_holder, facts.policy, before_s):
         late[job.tenant] += job.cost_millislices
     late_below = with_those_below(facts.policy, late)
     return HistorySample(

@@ -16,7 +16,7 @@ def seen_services(facts: OverviewFacts, reader: Reader) -> Iterator[tuple[Servic
     by_name = defaultdict[tuple[str, str], list[ServiceView]](list)
     for view in sorted(facts.services, key=lambda service: -service.array_job_id):
         by_name[view.tenant, view.name].append(view)
-    for (tenant, _), living in sorted(by_name.items(), key=lambda one: one[0]):
+    for (tenant, _), living in sorted(by_name.items(), key=lambda pair: pair[0]):
         if reader.may_read(tenant) or any(service.user == reader.user for service in living):
             yield tuple(living)
 

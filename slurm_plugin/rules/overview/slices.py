@@ -71,19 +71,19 @@ def slices_by_state(facts: OverviewFacts) -> SlicesByState:
 
 
 def _lent_by_node(facts: OverviewFacts) -> Counter[str]:
-    found = Counter[str]()
+    held = Counter[str]()
     for job in facts.jobs:
         if job.state in ALLOTTED and job.partition in facts.partitions and is_borrowed(job.qos):
             for node, gpus in gpus_on_nodes(job):
-                found[node] += run_cost(gpus, facts.costs)
-    return found
+                held[node] += run_cost(gpus, facts.costs)
+    return held
 
 
 def tenants_now(facts: OverviewFacts, reader: Reader) -> tuple[TenantNow, ...]:
     """Return the tenants that the reader may read, each followed by those below it."""
     policy, nominal, paid_by = facts.policy, effective_nominal(facts.policy), payers(facts.policy)
     held = with_those_below(policy, held_by_tenant(facts))
-    amounts, jobs = (with_those_below(policy, one) for one in waiting_by_tenant(facts))
+    amounts, jobs = (with_those_below(policy, tenant) for tenant in waiting_by_tenant(facts))
     tenant_nows = []
     for name, _ in in_tree_order(policy):
         if not reader.may_read(name):

@@ -13,8 +13,8 @@ _SLICES = 8
 
 def surveyed_gpus(looks: Iterable[NodeLook]) -> Mapping[str, tuple[SurveyedGpu, ...]]:
     """Return the GPUs of each node whose last survey is as Slurm's files have the node."""
-    found = {look.node.name: tuple(_gpus(look)) for look in looks if _is_as_slurm_has_it(look)}
-    return {name: gpus for name, gpus in found.items() if gpus}
+    by_node = {look.node.name: tuple(_gpus(look)) for look in looks if _is_as_slurm_has_it(look)}
+    return {name: gpus for name, gpus in by_node.items() if gpus}
 
 
 def _is_as_slurm_has_it(look: NodeLook) -> bool:

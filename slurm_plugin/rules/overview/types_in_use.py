@@ -29,45 +29,47 @@ def types_in_use(
     """
     limits = _limits(policy, instances_of(nodes, partitions), costs, models)
     guaranteed = own_type_limits(policy, costs, models)
-    kinds = sorted({kind for of in (*limits.values(), *guaranteed.values()) for kind in of})
+    kinds = sorted(
+        {gres_type for of in (*limits.values(), *guaranteed.values()) for gres_type in of}
+    )
     if not kinds:
         return {}
     running = held(jobs, partitions)
-    found: dict[str, list[TypeOfQuota]] = {}
-    for kind in kinds:
+    by_tenant: dict[str, list[TypeOfQuota]] = {}
+    for gres_type in kinds:
         in_use, in_own, due = (
-            with_those_below(policy, {name: own.get(kind, 0) for name, own in amounts.items()})
+            with_those_below(policy, {name: own.get(gres_type, 0) for name, own in amounts.items()})
             for amounts in (
-                {name: one.instances for name, one in running.items()},
-                {name: one.guaranteed for name, one in running.items()},
+                {name: held.instances for name, held in running.items()},
+                {name: held.guaranteed for name, held in running.items()},
                 guaranteed,
             )
         )
         for name in policy:
-            is_guaranteed = kind in guaranteed.get(name, ())
-            if not is_guaranteed and kind not in limits[name]:
+            is_guaranteed = gres_type in guaranteed.get(name, ())
+            if not is_guaranteed and gres_type not in limits[name]:
                 continue
-            found.setdefault(name, []).append(
+            by_tenant.setdefault(name, []).append(
                 TypeOfQuota(
-                    gres_type=kind,
-                    limit=limits[name].get(kind),
+                    gres_type=gres_type,
+                    limit=limits[name].get(gres_type),
                     guaranteed=due[name] if is_guaranteed else None,
                     in_use=in_use[name],
                     guaranteed_in_use=in_own[name],
                 )
             )
-    return {name: tuple(types) for name, types in found.items()}
+    return {name: tuple(types) for name, types in by_tenant.items()}
 
 
 def _limits(
-    policy: Policy, there: Collection[str], costs: Mapping[str, int], models: Mapping[str, str]
+    policy: Policy, types: Collection[str], costs: Mapping[str, int], models: Mapping[str, str]
 ) -> Mapping[str, Mapping[str, int]]:
     """Return the tenant's own limits by type; those of tenants above it are theirs."""
     return {
         name: {
-            kind: most
-            for kind, most in type_limits(tenant.quota, costs, models).items()
-            if kind in there or kind in tenant.quota.type_limits
+            gres_type: most
+            for gres_type, most in type_limits(tenant.quota, costs, models).items()
+            if gres_type in types or gres_type in tenant.quota.type_limits
         }
         for name, tenant in policy.items()
     }

@@ -49,7 +49,7 @@ def bars_markup(chart: BarChart) -> str:
         add_text(figure, "p", "There is nothing to draw.")
         return markup_of(figure)
     _draw(figure, chart)
-    add_legend(figure, (one.name for one in chart.series), areas=True)
+    add_legend(figure, (series.name for series in chart.series), areas=True)
     _table(figure, chart)
     return markup_of(figure)
 
@@ -62,7 +62,7 @@ def _draw(figure: ET.Element, chart: BarChart) -> None:
     )
     add_text(svg, "title", chart.title)
     add_text(svg, "desc", chart.summary)
-    marks = value_marks(0.0, max(v or 0.0 for one in chart.series for v in one.values))
+    marks = value_marks(0.0, max(v or 0.0 for series in chart.series for v in series.values))
     add_text(svg, "text", chart.unit, x="4", y="12")
     for mark in marks:
         x = _number(_NAMES + _length(mark, marks[-1]))
@@ -78,21 +78,21 @@ def _draw(figure: ET.Element, chart: BarChart) -> None:
             svg, "text", {"x": str(_NAMES - 8), "y": _number(middle), "text-anchor": "end"}
         )
         label.text = _short(name)
-        for number, one in enumerate(chart.series):
-            _bar(svg, one, (at, number), top + number * _BAR, marks[-1])
+        for number, series in enumerate(chart.series):
+            _bar(svg, series, (at, number), top + number * _BAR, marks[-1])
 
 
 def _bar(
-    svg: ET.Element, one: ChartSeries, place: tuple[int, int], top: float, most: float
+    svg: ET.Element, series: ChartSeries, place: tuple[int, int], top: float, most: float
 ) -> None:
     at, number = place
-    value = one.values[at]
+    value = series.values[at]
     if value is None:
         return
     length = _length(value, most)
     size = {"x": str(_NAMES), "y": _number(top), "width": _number(length), "height": str(_BAR - 1)}
     bar = ET.SubElement(svg, "rect", {"class": f"area c{number % COLOURS}", **size})
-    add_text(bar, "title", one.name)
+    add_text(bar, "title", series.name)
     end = {"x": _number(_NAMES + length + 5), "y": _number(top + _BAR - 2)}
     ET.SubElement(svg, "text", end).text = value_text(value)
 
@@ -106,7 +106,7 @@ def _number(value: float) -> str:
 
 
 def _short(name: str) -> str:
-    text = "".join(one if one.isprintable() else "\ufffd" for one in name)
+    text = "".join(letter if letter.isprintable() else "\ufffd" for letter in name)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
@@ -116,12 +116,12 @@ def _table(figure: ET.Element, chart: BarChart) -> None:
     table = ET.SubElement(details, "table")
     add_text(table, "caption", f"{chart.title}, in {chart.unit}")
     head = ET.SubElement(ET.SubElement(table, "thead"), "tr")
-    for name in (chart.noun, *(one.name for one in chart.series)):
+    for name in (chart.noun, *(series.name for series in chart.series)):
         add_text(head, "th", name, scope="col")
     body = ET.SubElement(table, "tbody")
     for at, name in enumerate(chart.names):
         row = ET.SubElement(body, "tr")
         add_text(row, "th", name, scope="row")
-        for one in chart.series:
-            value = one.values[at]
+        for series in chart.series:
+            value = series.values[at]
             add_text(row, "td", "–" if value is None else value_text(value))

@@ -119,11 +119,11 @@ def chart_markup(chart: TimeChart) -> str:
     """Return the chart as HTML; one that has no value says so."""
     figure = ET.Element("figure", {"class": "chart"})
     add_text(figure, "figcaption", chart.title)
-    if not any(value is not None for one in chart.series for value in one.values):
+    if not any(value is not None for series in chart.series for value in series.values):
         add_text(figure, "p", "Nothing was recorded in this time.")
         return markup_of(figure)
     _Drawing(chart).draw(figure)
-    add_legend(figure, (one.name for one in chart.series), areas=chart.kind == "stacked")
+    add_legend(figure, (series.name for series in chart.series), areas=chart.kind == "stacked")
     _table(figure, chart)
     return markup_of(figure)
 
@@ -135,7 +135,9 @@ def markup_of(element: ET.Element) -> str:
 
 def add_text(above: ET.Element, tag: str, text: str, **attributes: str) -> ET.Element:
     """Add an element with a text; what no page can show becomes a replacement character."""
-    element = ET.SubElement(above, tag, {name.strip("_"): one for name, one in attributes.items()})
+    element = ET.SubElement(
+        above, tag, {name.strip("_"): attribute for name, attribute in attributes.items()}
+    )
     element.text = "".join(char if char.isprintable() else "\ufffd" for char in text)
     return element
 
@@ -151,7 +153,7 @@ class _Drawing:
         tops = (
             [upper for band in self._bands for _, upper in _known(band)]
             if self._bands
-            else [value for one in chart.series for value in one.values if value is not None]
+            else [value for series in chart.series for value in series.values if value is not None]
         )
         least = 1.0 if chart.unit in _COUNTED else 0.0
         self._marks = value_marks(min(0.0, *tops, 0.0), max(0.0, *tops, 0.0), least)
@@ -167,14 +169,14 @@ class _Drawing:
         add_text(svg, "title", chart.title)
         add_text(svg, "desc", chart.summary)
         self._axes(svg)
-        for number, one in enumerate(chart.series):
+        for number, series in enumerate(chart.series):
             colour = f"c{number % COLOURS}"
             if self._bands is not None:
                 path, name = self._area(self._bands[number]), f"area {colour}"
             else:
-                path, name = self._line(one.values), f"line {colour}"
+                path, name = self._line(series.values), f"line {colour}"
             element = ET.SubElement(svg, "path", {"class": name, "d": path})
-            add_text(element, "title", one.name)
+            add_text(element, "title", series.name)
 
     def _axes(self, svg: ET.Element) -> None:
         right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
@@ -240,9 +242,9 @@ def _number(value: float) -> str:
 def _stacked(series: Sequence[ChartSeries]) -> list[list[tuple[float, float] | None]]:
     """Lower and upper edge of each band; None where any of them is not known."""
     bands: list[list[tuple[float, float] | None]] = [[] for _ in series]
-    for values in zip(*(one.values for one in series), strict=True):
-        known = [value for value in values if value is not None]
-        is_whole, lower = len(known) == len(values), 0.0
+    for values in zip(*(drawn.values for drawn in series), strict=True):
+        numbers = [value for value in values if value is not None]
+        is_whole, lower = len(numbers) == len(values), 0.0
         for band, value in zip(bands, values, strict=True):
             upper = lower + max(0.0, value or 0.0)
             band.append((lower, upper) if is_whole else None)
@@ -253,7 +255,7 @@ def _stacked(series: Sequence[ChartSeries]) -> list[list[tuple[float, float] | N
 def _known(
     band: Iterable[tuple[float, float] | None],
 ) -> Iterator[tuple[float, float]]:
-    return (one for one in band if one is not None)
+    return (value for value in band if value is not None)
 
 
 def _stretches(values: Sequence[object]) -> Iterator[range]:
@@ -266,14 +268,14 @@ def _stretches(values: Sequence[object]) -> Iterator[range]:
 
 def _bends(points: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """The points without those within a level stretch, and without repetitions."""
-    found: list[tuple[str, str]] = []
+    path: list[tuple[str, str]] = []
     for point in points:
-        if found and found[-1] == point:
+        if path and path[-1] == point:
             continue
-        if len(found) > 1 and found[-1][1] == found[-2][1] == point[1]:
-            found.pop()
-        found.append(point)
-    return found
+        if len(path) > 1 and path[-1][1] == path[-2][1] == point[1]:
+            path.pop()
+        path.append(point)
+    return path
 
 
 def value_marks(low: float, high: float, least: float = 0.0) -> tuple[float, ...]:
@@ -303,9 +305,9 @@ def value_text(value: float) -> str:
 def time_marks(begin_s: int, end_s: int, zone: str) -> list[tuple[int, str]]:
     """Times that clocks of the zone show as round, nine at most, each as ``11-01`` or ``08:30``."""
     span_s = end_s - begin_s
-    step_s = next((one for one in _WITHIN_A_DAY_S if span_s <= one * _TICKS), None)
-    days = next((one for one in _DAYS if span_s <= one * _TICKS * _DAY_S), _DAYS[-1])
-    found, number, day_s = list[tuple[int, str]](), 0, period_start_s(Period.DAY, begin_s, zone)
+    step_s = next((step_s for step_s in _WITHIN_A_DAY_S if span_s <= step_s * _TICKS), None)
+    days = next((days for days in _DAYS if span_s <= days * _TICKS * _DAY_S), _DAYS[-1])
+    marks, number, day_s = list[tuple[int, str]](), 0, period_start_s(Period.DAY, begin_s, zone)
     while day_s < end_s:
         next_s = next_start_s(Period.DAY, day_s, zone) or end_s
         if step_s is not None:
@@ -313,12 +315,16 @@ def time_marks(begin_s: int, end_s: int, zone: str) -> list[tuple[int, str]]:
             # These have the change of clocks, too, which need not be round.
             shown = set(map(_clock_of, minutes))
             times_s = sorted({day_s, *clock_times_s(minutes, day_s, 1, zone)})
-            within = [one for one in times_s if one == day_s or clock_text(one, zone)[11:] in shown]
-            found += [(at_s, _mark(at_s, day_s, zone)) for at_s in within]
+            within = [
+                time_s
+                for time_s in times_s
+                if time_s == day_s or clock_text(time_s, zone)[11:] in shown
+            ]
+            marks += [(at_s, _mark(at_s, day_s, zone)) for at_s in within]
         elif number % days == 0:
-            found.append((day_s, _mark(day_s, day_s, zone)))
+            marks.append((day_s, _mark(day_s, day_s, zone)))
         day_s, number = next_s, number + 1
-    return [(at_s, text) for at_s, text in found if begin_s <= at_s < end_s]
+    return [(at_s, text) for at_s, text in marks if begin_s <= at_s < end_s]
 
 
 def _clock_of(minute: int) -> str:
@@ -352,16 +358,16 @@ def _table(figure: ET.Element, chart: TimeChart) -> None:
     table = ET.SubElement(details, "table")
     add_text(table, "caption", f"{chart.title}, in {chart.unit}{steps}; time in {chart.zone}")
     head = ET.SubElement(ET.SubElement(table, "thead"), "tr")
-    for name in ("from", *(one.name for one in chart.series)):
+    for name in ("from", *(series.name for series in chart.series)):
         add_text(head, "th", name, scope="col")
     body = ET.SubElement(table, "tbody")
     for first in range(0, len(chart.times_s), each):
         row = ET.SubElement(body, "tr")
         add_text(row, "th", clock_text(chart.times_s[first], chart.zone), scope="row")
-        for one in chart.series:
-            add_text(row, "td", _mean_text(one.values[first : first + each]))
+        for series in chart.series:
+            add_text(row, "td", _mean_text(series.values[first : first + each]))
 
 
 def _mean_text(values: Iterable[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return value_text(sum(known) / len(known)) if known else "–"
+    numbers = [value for value in values if value is not None]
+    return value_text(sum(numbers) / len(numbers)) if numbers else "–"

@@ -65,8 +65,8 @@ def nodes_shown(gpus: Iterable[GpuNow], wanted: str) -> NodesShown:
     those in use, as many as there is room for; one at least.
     """
     by_node: dict[str, list[GpuNow]] = {}
-    for one in gpus:
-        by_node.setdefault(one.node, []).append(one)
+    for gpu in gpus:
+        by_node.setdefault(gpu.node, []).append(gpu)
     matching = named(by_node, wanted, str)
     nodes = [NodeGpus(name, by_node[name][0].condition, tuple(by_node[name])) for name in matching]
     nodes.sort(key=_first_shown)
@@ -77,12 +77,12 @@ def nodes_shown(gpus: Iterable[GpuNow], wanted: str) -> NodesShown:
         if drawn and room < 0:
             break
         drawn.append(node)
-    return NodesShown(tuple(sorted(drawn, key=lambda one: one.node)), len(nodes), len(by_node))
+    return NodesShown(tuple(sorted(drawn, key=lambda node: node.node)), len(nodes), len(by_node))
 
 
-def _first_shown(one: NodeGpus) -> tuple[int, int, str]:
-    held = sum(instance.is_held for instance in one.instances)
-    return _CONDITIONS.index(one.condition), -held, one.node
+def _first_shown(node: NodeGpus) -> tuple[int, int, str]:
+    held = sum(instance.is_held for instance in node.instances)
+    return _CONDITIONS.index(node.condition), -held, node.node
 
 
 _CONDITIONS = ("down", "draining", "reserved", "up")
@@ -167,12 +167,12 @@ def _lines(gpu: GpuNow) -> Iterator[tuple[int, _Placed]]:
         return
     line: list[tuple[int, InstanceNow]] = []
     at = 0
-    for one in gpu.instances:
-        if line and at + one.size > _SLICES_A_LINE:
+    for instance in gpu.instances:
+        if line and at + instance.size > _SLICES_A_LINE:
             yield at, line
             line, at = [], 0
-        line.append((at, one))
-        at += one.size
+        line.append((at, instance))
+        at += instance.size
     if line:
         yield at, line
 
@@ -180,33 +180,33 @@ def _lines(gpu: GpuNow) -> Iterator[tuple[int, _Placed]]:
 def _line(row: int, length: int, placed: _Placed) -> Iterator[Markup]:
     top = row * _ROW
     yield _rect("uncut", 0, top + 1, length * _SLICE, _ROW - _GAP)
-    for start, one in placed:
-        x, width = start * _SLICE, one.size * _SLICE - _GAP
-        kind = "idle" if not one.is_held else "lent" if one.is_borrowed else "used"
-        label = _label(one)
+    for start, instance in placed:
+        x, width = start * _SLICE, instance.size * _SLICE - _GAP
+        kind = "idle" if not instance.is_held else "lent" if instance.is_borrowed else "used"
+        label = _label(instance)
         fitting = label if len(label) * _LETTER <= width - 4 else ""
         yield Markup(
             '<g><title>{}</title>{}<text x="{}" y="{}" text-anchor="middle">{}</text></g>'
         ).format(
-            _inert(_words(one)),
+            _inert(_words(instance)),
             _rect(kind, x, top + 1, width, _ROW - _GAP),
             *(f"{x + width / 2:.1f}", top + _ROW - 8, _inert(fitting)),
         )
 
 
-def _label(one: InstanceNow) -> str:
-    if one.is_held:
-        return one.service.partition("/")[2] or one.job or "held"
-    return short_name(one.gres_type)
+def _label(instance: InstanceNow) -> str:
+    if instance.is_held:
+        return instance.service.partition("/")[2] or instance.job or "held"
+    return short_name(instance.gres_type)
 
 
-def _words(one: InstanceNow) -> str:
-    if not one.is_held:
-        return f"{one.gres_type}: free"
-    who = one.service or one.tenant
-    job = f"job {one.job}" if one.job else "a job that you may not see"
-    loan = ", on borrowed quota" if one.is_borrowed else ""
-    return f"{one.gres_type}: {job}{f' of {who}' if who else ''}{loan}"
+def _words(instance: InstanceNow) -> str:
+    if not instance.is_held:
+        return f"{instance.gres_type}: free"
+    who = instance.service or instance.tenant
+    job = f"job {instance.job}" if instance.job else "a job that you may not see"
+    loan = ", on borrowed quota" if instance.is_borrowed else ""
+    return f"{instance.gres_type}: {job}{f' of {who}' if who else ''}{loan}"
 
 
 def _inert(text: str) -> str:

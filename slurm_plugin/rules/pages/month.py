@@ -131,14 +131,14 @@ class ReportDay(ReportFigures):
 
 def values_of(answer: HistoryAnswer, name: str) -> tuple[float | None, ...]:
     """The means of a series; all gaps if there is none of that name."""
-    found = (one.values for one in answer.series if one.name == name)
-    return next(found, (None,) * len(answer.times_s))
+    drawn = (series.values for series in answer.series if series.name == name)
+    return next(drawn, (None,) * len(answer.times_s))
 
 
 def highest_of(answer: HistoryAnswer, name: str) -> float | None:
     """The greatest maximum of a series; None if nothing is known."""
-    found = (one.highest for one in answer.series if one.name == name)
-    return max((value for value in next(found, ()) if value is not None), default=None)
+    highest = (series.highest for series in answer.series if series.name == name)
+    return max((value for value in next(highest, ()) if value is not None), default=None)
 
 
 def mean(answer: HistoryAnswer, name: str, within: range | None = None) -> float | None:

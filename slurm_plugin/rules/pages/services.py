@@ -8,8 +8,8 @@ from slicewise.slurm_plugin.rules.pages.rows import named
 STATES = (
     ("", "all"),
     *(
-        (one, one)
-        for one in ("failing", "unpaid", "waking", "rolling", "ready", "asleep", "ending")
+        (state, state)
+        for state in ("failing", "unpaid", "waking", "rolling", "ready", "asleep", "ending")
     ),
 )
 SORTS = (
@@ -35,10 +35,13 @@ def services_shown(
     services: Iterable[ServiceNow], text: str, state: str, sort: str
 ) -> Sequence[ServiceNow]:
     """The services whose TENANT/NAME has the text, in that state, the largest figures first."""
-    found = named(
-        services, text, lambda one: f"{one.tenant}/{one.name}", lambda service: service.user
+    matching = named(
+        services,
+        text,
+        lambda service: f"{service.tenant}/{service.name}",
+        lambda service: service.user,
     )
-    chosen = [service for service in found if state in ("", service.condition)]
+    chosen = [service for service in matching if state in ("", service.condition)]
     chosen.sort(key=lambda service: (service.tenant, service.name))
     return sorted(chosen, key=_KEYS[sort]) if sort in _KEYS else chosen
 

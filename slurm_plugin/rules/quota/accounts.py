@@ -75,11 +75,11 @@ def below_text(parent: str) -> str:
 def require_account(accounts: Accounts, name: str) -> None:
     """Raise InvalidInputError (SW-TENANT-UNKNOWN) unless Slurm has that account."""
     if name not in accounts:
-        known = names_text(name, accounts.keys() - {ROOT_ACCOUNT})
+        names = names_text(name, accounts.keys() - {ROOT_ACCOUNT})
         raise InvalidInputError(
             Code.TENANT_UNKNOWN,
             f"Slurm has no account {name!r}; nothing was changed.",
-            f"Accounts: {known}. Add one: sacctmgr add account NAME cluster=CLUSTER",
+            f"Accounts: {names}. Add one: sacctmgr add account NAME cluster=CLUSTER",
         )
 
 
@@ -88,8 +88,8 @@ def differences(policy: Policy, accounts: Accounts) -> tuple[AccountDifference, 
 
     Accounts that are no tenants are not reported.
     """
-    found = (_difference(name, policy, accounts) for name in sorted(policy))
-    return tuple(difference for difference in found if difference is not None)
+    differences = (_difference(name, policy, accounts) for name in sorted(policy))
+    return tuple(difference for difference in differences if difference is not None)
 
 
 def _difference(name: str, policy: Policy, accounts: Accounts) -> AccountDifference | None:
@@ -106,18 +106,18 @@ def take_over(policy: Policy, accounts: Accounts) -> tuple[TakeOver, ...]:
     The changes are ordered from the top down, so that no move makes a cycle. An account that can't
     be taken over has a refusal instead.
     """
-    found: list[TakeOver] = []
+    take_overs: list[TakeOver] = []
     for name in _downwards(accounts):
         place = tenant_parent(name, accounts, policy)
         if name in policy and policy[name].parent == place:
             continue
-        one = _placed(name, place, policy)
+        take_over = _placed(name, place, policy)
         try:
             policy = changed(policy, TenantUpdate(name, parent=place))
         except InvalidInputError as error:
-            one = TakeOver(one.difference, error.refusal)
-        found.append(one)
-    return tuple(found)
+            take_over = TakeOver(take_over.difference, error.refusal)
+        take_overs.append(take_over)
+    return tuple(take_overs)
 
 
 def _placed(name: str, place: str, policy: Policy) -> TakeOver:

@@ -174,16 +174,16 @@ def type_nominals_from_texts(
     ``types`` are those of slicewise.toml. One of a type that is no longer there can still be taken
     away. Raises InvalidInputError (SW-VALUE).
     """
-    found = dict(quota.type_nominals)
+    nominals = dict(quota.type_nominals)
     for text in _each_once("--type-nominal", texts):
         name, _, amount = text.partition("=")
-        if amount == NONE and name in {*types, *found}:
-            found.pop(name, None)
+        if amount == NONE and name in {*types, *nominals}:
+            nominals.pop(name, None)
         elif name in types and _COUNT.fullmatch(amount):
-            found[name] = int(amount)
+            nominals[name] = int(amount)
         else:
             _refuse_pair("--type-nominal", text, types, "GPU type", "TYPE=COUNT or TYPE=none")
-    return found
+    return nominals
 
 
 def _each_once(option: str, texts: Iterable[str]) -> Iterator[str]:
@@ -201,8 +201,8 @@ def _each_once(option: str, texts: Iterable[str]) -> Iterator[str]:
         yield text
 
 
-def _refuse_pair(option: str, text: str, known: Iterable[str], kind: str, forms: str) -> NoReturn:
-    names = sorted(known)
+def _refuse_pair(option: str, text: str, valid: Iterable[str], kind: str, forms: str) -> NoReturn:
+    names = sorted(valid)
     name, _, amount = text.partition("=")
     if name in names:
         why = f"{amount!r} is not a count" if amount else "it has no =COUNT"

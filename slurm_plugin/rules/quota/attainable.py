@@ -39,7 +39,7 @@ def attainable(policy: Policy, highest: Policy | None, capacity: int | None) -> 
     """
     most = policy if highest is None else highest
     own = guaranteed_quota(policy) if highest is None else effective_nominal(highest)
-    limits = {name: one.quota.borrowing_limit_millislices for name, one in most.items()}
+    limits = {name: tenant.quota.borrowing_limit_millislices for name, tenant in most.items()}
     return Attainable(own, limits, _highest_limits(most, own, capacity))
 
 
@@ -69,7 +69,11 @@ def _highest_limits(
         others = own.get(above, 0) + lent[above] - lends[name] + gets.get(above, 0)
         gets[name] = min(policy[name].quota.borrowing_limit_millislices, others)
     most = {name: min(nominal[name], own[name] + lent[name]) + gets[name] for name in policy}
-    return most if capacity is None else {name: min(one, capacity) for name, one in most.items()}
+    return (
+        most
+        if capacity is None
+        else {name: min(millislices, capacity) for name, millislices in most.items()}
+    )
 
 
 def period_budgets(policy: Policy) -> Mapping[str, int]:
@@ -78,13 +82,13 @@ def period_budgets(policy: Policy) -> Mapping[str, int]:
     Tenants without a budget are left out. So are those with a budget without periods, as grants may
     enlarge it at any time.
     """
-    found: dict[str, int] = {}
+    limits: dict[str, int] = {}
     for name, payer in payers(policy).items():
         budget = policy[payer].budget
         if budget is not None and budget.period is not Period.NONE:
-            found[name] = (
+            limits[name] = (
                 budget.amount_millislice_s
                 + budget.carry_over_millislice_s
                 + budget.overdraft_millislice_s
             )
-    return found
+    return limits

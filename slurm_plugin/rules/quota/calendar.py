@@ -136,12 +136,12 @@ def capped(
 
     ``held`` has millislices by tenant. All tenants of the capped subtree are returned.
     """
-    found: set[str] = set()
+    over: set[str] = set()
     for top, cap in _lowest_caps(window for window in windows if holds(window, moment)).items():
         if top in {ALL, *policy}:
             names = policy.keys() if top == ALL else subtree(policy, top)
-            found.update(names if sum(held.get(name, 0) for name in names) > cap else ())
-    return frozenset(found)
+            over.update(names if sum(held.get(name, 0) for name in names) > cap else ())
+    return frozenset(over)
 
 
 def loosest(policy: Policy, windows: Iterable[Window]) -> Policy:
@@ -178,7 +178,9 @@ def rivals(policy: Policy, windows: Iterable[Window], window: Window) -> tuple[W
     top = (window.tenant, *ancestors(policy, window.tenant))[-1]
     same_tree = frozenset(subtree(policy, top))
     return tuple(
-        one for one in windows if one.kind is WindowKind.NOMINAL and one.tenant in same_tree
+        window
+        for window in windows
+        if window.kind is WindowKind.NOMINAL and window.tenant in same_tree
     )
 
 
@@ -277,16 +279,16 @@ def _with(quota: Quota, kind: WindowKind, amount: Millislices) -> Quota:
             return quota
 
 
-def _larger(one: Quota, other: Quota) -> Quota:
+def _larger(quota: Quota, other: Quota) -> Quota:
     """Return the first quota with the larger nominal and limits of both."""
     return replace(
-        one,
-        nominal_millislices=max(one.nominal_millislices, other.nominal_millislices),
+        quota,
+        nominal_millislices=max(quota.nominal_millislices, other.nominal_millislices),
         borrowing_limit_millislices=max(
-            one.borrowing_limit_millislices, other.borrowing_limit_millislices
+            quota.borrowing_limit_millislices, other.borrowing_limit_millislices
         ),
         lending_limit_millislices=max(
-            one.lending_limit_millislices, other.lending_limit_millislices
+            quota.lending_limit_millislices, other.lending_limit_millislices
         ),
     )
 
@@ -335,15 +337,15 @@ def _shares(asks: Sequence[int], total: int) -> Sequence[int]:
     if total >= whole:
         return asks
     shares = [ask * total // whole // _SLICE * _SLICE for ask in asks]
-    order = sorted(range(len(asks)), key=lambda one: shares[one] * whole - asks[one] * total)
+    order = sorted(range(len(asks)), key=lambda index: shares[index] * whole - asks[index] * total)
     left = total - sum(shares)
     before = left + 1
     while left < before:
         before = left
-        for one in order:
-            more = min(_SLICE, asks[one] - shares[one])
+        for index in order:
+            more = min(_SLICE, asks[index] - shares[index])
             if more <= left:
-                shares[one] += more
+                shares[index] += more
                 left -= more
     return shares
 
@@ -403,9 +405,9 @@ def _beside(
 ) -> Iterator[tuple[Moment, Sequence[Window]]]:
     """Yield each set of other windows beside which the window holds, with its first moment."""
     seen: set[tuple[int, ...]] = set()
-    for moment in (one for one in moments if holds(window, one)):
-        holding = [one for one in windows if holds(one, moment)]
-        ids = tuple(one.window_id for one in holding)
+    for moment in (moment for moment in moments if holds(window, moment)):
+        holding = [window for window in windows if holds(window, moment)]
+        ids = tuple(window.window_id for window in holding)
         if ids not in seen:
             seen.add(ids)
             yield moment, holding

@@ -46,11 +46,11 @@ def moments(windows: Sequence[Window], since_s: float, zone: str) -> Iterator[Mo
 def spans(window: Window, since_s: float, zone: str) -> Iterator[Span]:
     """Spans in which the window holds, within the time that ``moments`` covers: a week or more."""
     begin_s = None
-    for one in moments([window], since_s, zone):
-        if begin_s is None and holds(window, one):
-            begin_s = int(one.at_s)
-        elif begin_s is not None and not holds(window, one):
-            yield Span(begin_s, int(one.at_s))
+    for moment in moments([window], since_s, zone):
+        if begin_s is None and holds(window, moment):
+            begin_s = int(moment.at_s)
+        elif begin_s is not None and not holds(window, moment):
+            yield Span(begin_s, int(moment.at_s))
             begin_s = None
     if begin_s is not None:
         yield Span(begin_s, None)

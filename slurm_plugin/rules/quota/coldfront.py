@@ -30,37 +30,42 @@ def parse_allocations(text: str) -> tuple[DumpedAccount, ...]:
 
     Raises InvalidInputError (SW-INPUT-FILE) for text of another form.
     """
-    found: dict[str, dict[str, list[str]]] = {}
+    attributes: dict[str, dict[str, list[str]]] = {}
     try:
         for allocation in json.loads(text):
             if allocation["status"] not in _STANDING:
                 continue
             if allocation["allocation_attributes"] is None:
                 raise _unreadable("it has no attributes")
-            said = _by_name(allocation["allocation_attributes"])
-            for name in said.get(_NAME, ())[:1]:
-                merged = found.setdefault(account_name(name), {})
-                for key, values in said.items():
+            attribute_values = _by_name(allocation["allocation_attributes"])
+            for name in attribute_values.get(_NAME, ())[:1]:
+                merged = attributes.setdefault(account_name(name), {})
+                for key, values in attribute_values.items():
                     merged.setdefault(key, []).extend(values)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise _unreadable("it is no list of allocations") from None
     return tuple(
         account_limits(
-            account, _last(said, _PARENT), said.get(_SPECS, ()), _last(said, _QUOTA).strip()
+            account,
+            _last(account_values, _PARENT),
+            account_values.get(_SPECS, ()),
+            _last(account_values, _QUOTA).strip(),
         )
-        for account, said in found.items()
+        for account, account_values in attributes.items()
     )
 
 
 def _by_name(attributes: Iterable[Mapping[str, Any]]) -> Mapping[str, list[str]]:
-    said: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for attribute in attributes:
-        said.setdefault(attribute["allocation_attribute_type"], []).append(str(attribute["value"]))
-    return said
+        values.setdefault(attribute["allocation_attribute_type"], []).append(
+            str(attribute["value"])
+        )
+    return values
 
 
-def _last(said: Mapping[str, list[str]], key: str) -> str:
-    return said.get(key, [""])[-1]
+def _last(values: Mapping[str, list[str]], key: str) -> str:
+    return values.get(key, [""])[-1]
 
 
 def _unreadable(why: str) -> InvalidInputError:

@@ -42,7 +42,7 @@ class Held:
     elsewhere: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
-def demand_of(policy: Policy, there: JobsByHolder) -> Mapping[str, int]:
+def demand_of(policy: Policy, by_holder: JobsByHolder) -> Mapping[str, int]:
     """Sum up the millislices that each tenant's own jobs hold or wait for.
 
     Each job counts for its ``holder``. A held task, such as a service's slot at rest, waits for
@@ -54,13 +54,13 @@ def demand_of(policy: Policy, there: JobsByHolder) -> Mapping[str, int]:
     of its guaranteed quota, so that none of it is lent.
     """
     own, guaranteed, others = guaranteed_quota(policy), Counter[str](), Counter[str]()
-    for (account, qos), cost in there.held.by_qos.items():
+    for (account, qos), cost in by_holder.held.by_qos.items():
         (guaranteed if is_own(qos) else others)[holder(account, qos)] += cost
-    for tenant, jobs in there.for_loans.items():
+    for tenant, jobs in by_holder.for_loans.items():
         others[tenant] += sum(job.total_millislices for job in jobs)
-    for job in within_guarantees(there, policy, or_by_budget=True):
+    for job in within_guarantees(by_holder, policy, or_by_budget=True):
         guaranteed[job.tenant] += job.cost_millislices
-    doubtful = {holder_of(job) for job in there.doubtful}
+    doubtful = {holder_of(job) for job in by_holder.doubtful}
     return others + Counter(
         {
             name: own.get(name, 0)
@@ -71,7 +71,7 @@ def demand_of(policy: Policy, there: JobsByHolder) -> Mapping[str, int]:
     )
 
 
-def for_recalls(there: JobsByHolder) -> Mapping[str, Sequence[WaitingJob]]:
+def for_recalls(by_holder: JobsByHolder) -> Mapping[str, Sequence[WaitingJob]]:
     """The jobs that wait for their tenant's own quota, by tenant, and that a recall would help.
 
     What a loan gives back helps no job whose type the guarantee covers no further.
@@ -83,12 +83,12 @@ def for_recalls(there: JobsByHolder) -> Mapping[str, Sequence[WaitingJob]]:
             if job.waits.for_quota and not job.waits.for_types
             if job.cost_millislices and job.since_s is not None
         ]
-        for tenant, jobs in there.own.items()
+        for tenant, jobs in by_holder.own.items()
     }
     return {tenant: jobs for tenant, jobs in waiting.items() if jobs}
 
 
-def qos_use(policy: Policy, there: JobsByHolder) -> QosUse:
+def qos_use(policy: Policy, by_holder: JobsByHolder) -> QosUse:
     """Sum up what jobs hold of limits and wait for, by QOS.
 
     A completing job holds nothing of them: Slurm lets others start in its place. In a tenant's own
@@ -97,17 +97,17 @@ def qos_use(policy: Policy, there: JobsByHolder) -> QosUse:
     """
     held, waiting = Counter[str](), Counter[str]()
     doubtful: set[str] = set()
-    costs = there.costs
-    held.update(there.held.in_qos)
-    for run in there.held.ending:
+    costs = by_holder.costs
+    held.update(by_holder.held.in_qos)
+    for run in by_holder.held.ending:
         held[run.job.qos] -= run.cost_millislices
-    for record in there.doubtful:
+    for record in by_holder.doubtful:
         doubtful.add(record.qos)
         if record.state in ALLOTTED and record.state is not JobState.COMPLETING:
             held[record.qos] -= job_cost(record, costs)
-    tasks = {qos: queue.first_tasks for qos, queue in there.queues.items() if queue.first_tasks}
+    tasks = {qos: queue.first_tasks for qos, queue in by_holder.queues.items() if queue.first_tasks}
     # Else the borrowed QOS could take a completing job's place from a job of the own QOS.
-    for job in within_guarantees(there, policy, or_by_budget=True, as_limited=True):
+    for job in within_guarantees(by_holder, policy, or_by_budget=True, as_limited=True):
         waiting[qos_name(job.tenant)] += job.cost_millislices
     first = frozenset(map(qos_name, guaranteed_types(policy)))
     return QosUse(held, waiting, tasks, frozenset(doubtful), first)
@@ -136,7 +136,9 @@ def guaranteed_instances(
     used: dict[str, Counter[str]] = defaultdict(Counter)
     for job in _in_own(jobs, partitions):
         tasks = max(1, len(job.untouched))
-        used[holder_of(job)].update({kind: count * tasks for kind, count in job.gpus.items()})
+        used[holder_of(job)].update(
+            {gres_type: count * tasks for gres_type, count in job.gpus.items()}
+        )
     return used
 
 
@@ -184,7 +186,7 @@ def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, He
 
 
 def within_guarantees(
-    there: JobsByHolder, policy: Policy, *, or_by_budget: bool = False, as_limited: bool = False
+    by_holder: JobsByHolder, policy: Policy, *, or_by_budget: bool = False, as_limited: bool = False
 ) -> Sequence[WaitingJob]:
     """The jobs waiting in tenants' own QOS for which guaranteed quotas suffice.
 
@@ -196,18 +198,18 @@ def within_guarantees(
     free: before that it calls back no loan, no replica ends for it, and it is not late. With
     ``as_limited`` it counts at once, as Slurm's limits let it start.
     """
-    if not there.own:
+    if not by_holder.own:
         return []
-    own, types = guaranteed_quota(policy), types_left(policy, there)
+    own, types = guaranteed_quota(policy), types_left(policy, by_holder)
     given = defaultdict[str, int](int)
-    for run in there.held.ending if as_limited else ():
-        if is_own(run.job.qos) and (tenant := holder_of(run.job)) in there.own:
+    for run in by_holder.held.ending if as_limited else ():
+        if is_own(run.job.qos) and (tenant := holder_of(run.job)) in by_holder.own:
             given[tenant] += run.cost_millislices
             give_types(types.get(tenant), run.job.gpus)
-    found: list[WaitingJob] = []
-    for tenant, jobs in there.own.items():
+    own_jobs: list[WaitingJob] = []
+    for tenant, jobs in by_holder.own.items():
         left, of_types = (
-            own.get(tenant, 0) - there.in_own(tenant) + given[tenant],
+            own.get(tenant, 0) - by_holder.in_own(tenant) + given[tenant],
             types.get(tenant),
         )
         for job in jobs if left > 0 else ():
@@ -219,15 +221,15 @@ def within_guarantees(
                     break
                 left -= cost
                 take_types(of_types, job.gpus)
-                found.append(job._replace(nth=nth) if nth else job)
-    return sorted(found, key=_PLACE)
+                own_jobs.append(job._replace(nth=nth) if nth else job)
+    return sorted(own_jobs, key=_PLACE)
 
 
-def types_left(policy: Policy, there: JobsByHolder) -> Mapping[str, dict[str, int]]:
+def types_left(policy: Policy, by_holder: JobsByHolder) -> Mapping[str, dict[str, int]]:
     """Count what runs in tenants' own QOS leave of the types that are guaranteed, by tenant."""
-    own = own_type_limits(policy, there.costs, there.models)
+    own = own_type_limits(policy, by_holder.costs, by_holder.models)
     types = {name: dict(of) for name, of in own.items()}
-    for job in there.runs if types else ():
+    for job in by_holder.runs if types else ():
         if is_own(job.qos):
             take_types(types.get(holder_of(job)), job.gpus)
     return types
@@ -235,36 +237,36 @@ def types_left(policy: Policy, there: JobsByHolder) -> Mapping[str, dict[str, in
 
 def has_types(left: Mapping[str, int] | None, gpus: Mapping[str, int]) -> bool:
     """Whether so many instances are left of each type; types that are not named have no bound."""
-    return not left or all(count <= left.get(kind, count) for kind, count in gpus.items())
+    return not left or all(count <= left.get(gres_type, count) for gres_type, count in gpus.items())
 
 
 def take_types(left: dict[str, int] | None, gpus: Mapping[str, int]) -> None:
     """Take instances from what is left of the types that are named."""
     if left:
-        for kind in left.keys() & gpus.keys():
-            left[kind] -= gpus[kind]
+        for gres_type in left.keys() & gpus.keys():
+            left[gres_type] -= gpus[gres_type]
 
 
 def give_types(left: dict[str, int] | None, gpus: Mapping[str, int]) -> None:
     """Give instances back to what is left of the types that are named."""
     if left:
-        for kind in left.keys() & gpus.keys():
-            left[kind] += gpus[kind]
+        for gres_type in left.keys() & gpus.keys():
+            left[gres_type] += gpus[gres_type]
 
 
-def late_jobs(there: JobsByHolder, policy: Policy, before_s: float) -> Sequence[WaitingJob]:
+def late_jobs(by_holder: JobsByHolder, policy: Policy, before_s: float) -> Sequence[WaitingJob]:
     """The jobs that wait for too long within their tenants' guaranteed quota, each once.
 
     ``before_s``: the Unix second of ``late_before_s``.
     """
-    return [job for job in late_tasks(there, policy, before_s) if not job.nth]
+    return [job for job in late_tasks(by_holder, policy, before_s) if not job.nth]
 
 
-def late_tasks(there: JobsByHolder, policy: Policy, before_s: float) -> Sequence[WaitingJob]:
+def late_tasks(by_holder: JobsByHolder, policy: Policy, before_s: float) -> Sequence[WaitingJob]:
     """The same jobs, an array once for each of its tasks that waits for too long."""
     return [
         job
-        for job in within_guarantees(there, policy)
+        for job in within_guarantees(by_holder, policy)
         if job.since_s is not None and job.since_s < before_s
     ]
 

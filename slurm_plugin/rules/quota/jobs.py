@@ -285,9 +285,9 @@ def _held_again(
     if len(jobs) == len(before.jobs) and all(map(is_, jobs, before.jobs)):
         return before
     # What was known keeps its record alive, so no other record has that id.
-    known = {id(run.job): run for run in before.priced}
+    runs = {id(run.job): run for run in before.priced}
     priced = tuple(
-        known.get(id(job)) or PricedRun(job, job_cost(job, costs), (job.account, job.qos))
+        runs.get(id(job)) or PricedRun(job, job_cost(job, costs), (job.account, job.qos))
         for job in jobs
     )
     return _held_as_priced(jobs, priced)
@@ -318,7 +318,7 @@ def _held_as_priced(jobs: tuple[JobView, ...], priced: tuple[PricedRun, ...]) ->
 def _queues_of(
     others: Iterable[JobView],
     costs: Mapping[str, Millislices],
-    known: Mapping[str, QosQueue],
+    queues_before: Mapping[str, QosQueue],
 ) -> Mapping[str, QosQueue]:
     """The jobs by QOS; a queue of the very same records as a ``known`` one is that one."""
     by_qos = defaultdict[str, list[JobView]](list)
@@ -326,7 +326,7 @@ def _queues_of(
         by_qos[job.qos].append(job)
     return {
         qos: before
-        if (before := known.get(qos)) is not None
+        if (before := queues_before.get(qos)) is not None
         and len(jobs) == len(before.seen)
         and all(map(is_, jobs, before.seen))
         else _queue(qos, jobs, costs)
@@ -372,9 +372,9 @@ def shape_of(instances: Mapping[str, int]) -> Shape:
     """The shape of these instances, without types that have none."""
     # Nearly every run has one type, and a round has thousands of runs.
     if len(instances) == 1:
-        kind, count = next(iter(instances.items()))
-        return ((kind, count),) if count else ()
-    return tuple(sorted((kind, count) for kind, count in instances.items() if count))
+        gres_type, count = next(iter(instances.items()))
+        return ((gres_type, count),) if count else ()
+    return tuple(sorted((gres_type, count) for gres_type, count in instances.items() if count))
 
 
 def wanted_on_nodes(job: JobView) -> tuple[Mapping[str, int], int]:
@@ -383,7 +383,7 @@ def wanted_on_nodes(job: JobView) -> tuple[Mapping[str, int], int]:
     The instances, by type, are those per node.
     """
     nodes = max(1, int(job.tres.get("node", "1")))
-    return {kind: -(-count // nodes) for kind, count in job.gpus.items() if count}, nodes
+    return {gres_type: -(-count // nodes) for gres_type, count in job.gpus.items() if count}, nodes
 
 
 def waits_since_s(job: JobView) -> int | None:

@@ -125,10 +125,10 @@ def within_limits(
     loans are kept first, so large ones are cut. No loan grows, and none is cut without need. Loans
     from or to accounts that are not tenants are left out.
     """
-    known = _known(policy, loans)
-    total = sum(loan.amount_millislices for loan in known)
+    valid = _known(policy, loans)
+    total = sum(loan.amount_millislices for loan in valid)
     lends = guaranteed_quota(policy) if lends is None else lends
-    return _cut(policy, known, lends, dict.fromkeys(policy, total))
+    return _cut(policy, valid, lends, dict.fromkeys(policy, total))
 
 
 def called_back(before: Iterable[Loan], after: Iterable[Loan], now_s: int) -> Iterator[Recall]:
@@ -233,16 +233,16 @@ def borrowed_lately(policy: Policy, lately: Mapping[str, float]) -> Flow:
 
     ``lately`` is what each tenant's own jobs have held on average, in millislices.
     """
-    found = _lately(policy, lately)
-    return Counter({gate: held - own for gate, (held, own) in found if held > own})
+    past = _lately(policy, lately)
+    return Counter({gate: held - own for gate, (held, own) in past if held > own})
 
 
 def used_lately(policy: Policy, lately: Mapping[str, float]) -> Flow:
     """Compute what own accounts and subtrees have lately held, in billionths of their guaranteed
     quotas.
     """
-    found = _lately(policy, lately)
-    return Counter({gate: held * _BILLION // max(NANOSLICES, own) for gate, (held, own) in found})
+    past = _lately(policy, lately)
+    return Counter({gate: held * _BILLION // max(NANOSLICES, own) for gate, (held, own) in past})
 
 
 def _lately(policy: Policy, lately: Mapping[str, float]) -> Iterator[tuple[_Gate, tuple[int, int]]]:
@@ -276,8 +276,8 @@ def _parts(policy: Policy, idle: Mapping[str, int], want: Mapping[str, int], pas
         )
         parts[name] = [own]
     for name in reversed(downward(policy)):
-        one = _subtree(name, policy[name].quota, parts[name], _whole(past["in", name]))
-        parts[parent(policy, name)].append(one)
+        part = _subtree(name, policy[name].quota, parts[name], _whole(past["in", name]))
+        parts[parent(policy, name)].append(part)
     return parts
 
 
@@ -369,7 +369,7 @@ def _shared(parts: Sequence[_Part], total: int) -> Sequence[int]:
 
 def _shared_on_top(parts: Sequence[_Part], total: int) -> Sequence[int]:
     """Do as ``_shared`` where past borrowing counts: past plus share per weight has one level."""
-    wanting = [(i, one.weight, one.past, one.want) for i, one in enumerate(parts) if one.want]
+    wanting = [(i, part.weight, part.past, part.want) for i, part in enumerate(parts) if part.want]
 
     def up_to(level: int) -> list[int]:
         return [
@@ -386,7 +386,7 @@ def _shared_on_top(parts: Sequence[_Part], total: int) -> Sequence[int]:
     for (i, *_), amount in zip(wanting, now, strict=True):
         shares[i] = amount
         left -= amount
-    rising = [i for (i, *_), one, more in zip(wanting, now, higher, strict=True) if more > one]
+    rising = [i for (i, *_), got, more in zip(wanting, now, higher, strict=True) if more > got]
     for i in rising[:left]:
         shares[i] += 1
     return shares

@@ -19,24 +19,24 @@ def capacity(
 ) -> int:
     """Sum up the capacity of managed partitions in millislices, however their GPUs are cut now."""
     # Most nodes have the same GPUs as others.
-    known: dict[tuple[tuple[str, int], ...], int] = {}
+    capacities: dict[tuple[tuple[str, int], ...], int] = {}
     total = 0
     for node in nodes:
         if has_gpus(node, partitions):
             gpus = tuple(node.gpus.items())
-            if gpus not in known:
-                known[gpus] = node_capacity(node, costs, whole_boards)
-            total += known[gpus]
+            if gpus not in capacities:
+                capacities[gpus] = node_capacity(node, costs, whole_boards)
+            total += capacities[gpus]
     return total
 
 
 def instances_of(nodes: Iterable[NodeView], partitions: frozenset[str]) -> Mapping[str, int]:
     """Count the instances of managed partitions by GRES type, as GPUs are cut now."""
-    found = Counter[str]()
+    gpus = Counter[str]()
     for node in nodes:
         if has_gpus(node, partitions):
-            found.update(node.gpus)
-    return found
+            gpus.update(node.gpus)
+    return gpus
 
 
 def node_capacity(
@@ -60,10 +60,18 @@ def _boards_cost(
 
     What a pad could become is not known. So with several models each board counts as the cheapest.
     """
-    cut = {kind: count for kind, count in node.gpus.items() if kind in whole_boards and count}
-    others = {kind: count for kind, count in node.gpus.items() if kind not in whole_boards}
-    devices = sum(cut.values()) + sum(count for kind, count in others.items() if is_pad(kind))
-    kinds = [whole_boards[kind] for kind in cut or whole_boards]
+    cut = {
+        gres_type: count
+        for gres_type, count in node.gpus.items()
+        if gres_type in whole_boards and count
+    }
+    others = {
+        gres_type: count for gres_type, count in node.gpus.items() if gres_type not in whole_boards
+    }
+    devices = sum(cut.values()) + sum(
+        count for gres_type, count in others.items() if is_pad(gres_type)
+    )
+    kinds = [whole_boards[gres_type] for gres_type in cut or whole_boards]
     boards = devices // max((kind.devices for kind in kinds), default=1)
     each = min((kind.cost_millislices for kind in kinds), default=0)
     return boards * each + run_cost(others, costs)
@@ -75,8 +83,11 @@ def gpus_on_nodes(job: JobView) -> Iterator[tuple[str, Mapping[str, int]]]:
     Slurm's job record has only their sum here, so they are divided evenly among the nodes.
     """
     for nth, node in enumerate(job.nodes):
-        counts = {kind: (count - nth - 1) // len(job.nodes) + 1 for kind, count in job.gpus.items()}
-        yield node, {kind: count for kind, count in counts.items() if count}
+        counts = {
+            gres_type: (count - nth - 1) // len(job.nodes) + 1
+            for gres_type, count in job.gpus.items()
+        }
+        yield node, {gres_type: count for gres_type, count in counts.items() if count}
 
 
 def free_on_nodes(
@@ -86,7 +97,7 @@ def free_on_nodes(
 
     Completing jobs' GPUs are among them (``free_by_node``).
     """
-    return {node.name: there for node in nodes if (there := _free_on(node, partitions)) is not None}
+    return {node.name: free for node in nodes if (free := _free_on(node, partitions)) is not None}
 
 
 def free_by_node(
@@ -120,8 +131,8 @@ def shared_costs(
     nodes: Iterable[NodeView], partitions: frozenset[str], costs: Mapping[str, Millislices]
 ) -> Mapping[str, Millislices]:
     """Return the cost of one part of shared GPUs, by name, of those that managed nodes have."""
-    found = {name for node in nodes if node.is_in(partitions) for name in node.shared}
-    return {name: costs[name] for name in sorted(found & costs.keys())}
+    names = {name for node in nodes if node.is_in(partitions) for name in node.shared}
+    return {name: costs[name] for name in sorted(names & costs.keys())}
 
 
 def has_gpus(node: NodeView, partitions: frozenset[str]) -> bool:

@@ -60,8 +60,8 @@ def proposals(
     type stands for. Raises InvalidInputError (SW-INPUT-FILE) if an account is above itself.
     """
     known = {account.account: account for account in accounts if account.account != ROOT_ACCOUNT}
-    parts = {name: _part(one, costs, gpu_millislices) for name, one in known.items()}
-    parents = {name: one.parent for name, one in known.items()}
+    parts = {name: _part(account, costs, gpu_millislices) for name, account in known.items()}
+    parents = {name: account.parent for name, account in known.items()}
     depths = {name: _depth(name, parents) for name in parents}
     downwards = sorted(parents, key=lambda name: (depths[name], name))
     limits = {
@@ -87,19 +87,21 @@ def proposals(
     )
 
 
-def _part(one: DumpedAccount, costs: Mapping[str, int], gpu_millislices: int) -> _Part:
-    if one.unread:
-        note = f"its limits can't be read: {', '.join(map(repr, one.unread))}"
+def _part(account: DumpedAccount, costs: Mapping[str, int], gpu_millislices: int) -> _Part:
+    if account.unread:
+        note = f"its limits can't be read: {', '.join(map(repr, account.unread))}"
         return _Part(None, None, {}, (note,))
-    held = gpu_types_of_tres({name: str(count) for name, count in one.grp_tres.items()})
-    others = sorted({"billing", *map(tres_name, held.keys() - costs.keys())} & one.grp_tres.keys())
+    held = gpu_types_of_tres({name: str(count) for name, count in account.grp_tres.items()})
+    others = sorted(
+        {"billing", *map(tres_name, held.keys() - costs.keys())} & account.grp_tres.keys()
+    )
     notes = [f"its limit on {name} is not taken over" for name in others]
-    if "billing" in one.grp_tres_mins:
+    if "billing" in account.grp_tres_mins:
         notes.append("its minutes of billing are not taken over")
     return _Part(
-        _slices(one.grp_tres, costs, gpu_millislices),
-        _slices(one.grp_tres_mins, costs, gpu_millislices),
-        {kind: count for kind, count in held.items() if kind in costs},
+        _slices(account.grp_tres, costs, gpu_millislices),
+        _slices(account.grp_tres_mins, costs, gpu_millislices),
+        {gres_type: count for gres_type, count in held.items() if gres_type in costs},
         tuple(notes),
     )
 
@@ -110,7 +112,9 @@ def _slices(tres: Mapping[str, int], costs: Mapping[str, int], gpu_millislices: 
     Where all GPUs and some types are limited, both limits hold.
     """
     typed = gpu_types_of_tres({name: str(count) for name, count in tres.items()})
-    bounds = [sum(count * costs[kind] for kind, count in typed.items() if kind in costs)]
+    bounds = [
+        sum(count * costs[gres_type] for gres_type, count in typed.items() if gres_type in costs)
+    ]
     if not typed.keys() & costs.keys():
         bounds = []
     if _ANY_GPU in tres:

@@ -71,7 +71,7 @@ def example(tenants: Sequence[str], types: Sequence[str]) -> str:
 
     return re.sub(
         rf'(\[tenants\.|parent = ")({"|".join(_NAMES)})(?=[\]"])',
-        lambda found: found[1] + written(found[1], names.get(found[2], found[2])),
+        lambda match: match[1] + written(match[1], names.get(match[2], match[2])),
         text,
     )
 
@@ -150,7 +150,7 @@ class FileFaults:
         """
         if not self._faults:
             return
-        said = [one for several in self._faults.values() for one in several]
+        said = [fault for several in self._faults.values() for fault in several]
         if right:
             ranges = [lines for name in self._faults for lines in self._lines.get(name, ())]
             where = ", ".join(f"{a} to {b}" if b > a else str(a) for a, b in sorted(ranges))
@@ -165,12 +165,12 @@ def _table_name(tenant: str) -> str:
 
 def _table_lines(text: str) -> Mapping[str, Sequence[tuple[int, int]]]:
     """The first and last line of each table, by account; an account may have several."""
-    found: dict[str, list[tuple[int, int]]] = {}
+    lines: dict[str, list[tuple[int, int]]] = {}
     name, first, last = "", 0, 0
 
     def end() -> None:
         if name:
-            found.setdefault(account_name(name), []).append((first, last))
+            lines.setdefault(account_name(name), []).append((first, last))
 
     for number, line in enumerate(text.split("\n"), 1):
         heading = _HEADING.match(line)
@@ -184,7 +184,7 @@ def _table_lines(text: str) -> Mapping[str, Sequence[tuple[int, int]]]:
         elif line.strip() and not line.lstrip().startswith("#"):
             last = number
     end()
-    return found
+    return lines
 
 
 def _name(key: str) -> str:
@@ -225,8 +225,10 @@ def _tables(file: str, text: str) -> Mapping[str, object]:
     tables = content.get(_TENANTS)
     if not isinstance(tables, dict) or not tables or len(content) != 1:
         others = "".join(f" [{name}]" for name in content if name != _TENANTS)
-        found = f" Found:{others}." if others else ""
-        raise unreadable(file, f"it must hold tables [tenants.NAME], and nothing else.{found}")
+        others_found = f" Found:{others}." if others else ""
+        raise unreadable(
+            file, f"it must hold tables [tenants.NAME], and nothing else.{others_found}"
+        )
     return tables
 
 
@@ -284,22 +286,22 @@ def _parent(words: Mapping[str, object]) -> str | None:
     )
 
 
-def _keyed(what: str, table: object, known: tuple[str, ...]) -> Mapping[str, object]:
+def _keyed(what: str, table: object, keys: tuple[str, ...]) -> Mapping[str, object]:
     """Return the table; raises InvalidInputError (SW-INPUT-FILE) if empty or with other keys."""
     if not isinstance(table, dict) or not table:
-        raise _bad(f"{what} must be a table that sets something", known)
-    if unknown := [key for key in table if key not in known]:
-        raise _bad(f"no such key: {', '.join(_like(key, known) for key in unknown)}", known)
+        raise _bad(f"{what} must be a table that sets something", keys)
+    if unknown := [key for key in table if key not in keys]:
+        raise _bad(f"no such key: {', '.join(_like(key, keys) for key in unknown)}", keys)
     return table
 
 
-def _like(key: str, known: tuple[str, ...]) -> str:
-    near = get_close_matches(key, known, 1)
+def _like(key: str, keys: tuple[str, ...]) -> str:
+    near = get_close_matches(key, keys, 1)
     return f"{key} (did you mean {near[0]}?)" if near else key
 
 
-def _bad(problem: str, known: tuple[str, ...]) -> InvalidInputError:
-    return InvalidInputError(Code.INPUT_FILE, f"{problem}.", f"Keys: {', '.join(known)}.")
+def _bad(problem: str, keys: tuple[str, ...]) -> InvalidInputError:
+    return InvalidInputError(Code.INPUT_FILE, f"{problem}.", f"Keys: {', '.join(keys)}.")
 
 
 def _read(words: Mapping[str, object], key: str, reader: Callable[[str, str], _T]) -> _T | None:

@@ -36,7 +36,7 @@ class QuotaRoom:
     """
 
     def __init__(
-        self, policy: Policy, there: JobsByHolder, standings: Mapping[str, Standing] = _UNKNOWN
+        self, policy: Policy, by_holder: JobsByHolder, standings: Mapping[str, Standing] = _UNKNOWN
     ) -> None:
         """``standings`` are the limits in force; none if they are not known."""
         self._policy = policy
@@ -47,14 +47,16 @@ class QuotaRoom:
             name for name in policy if policy[name].quota.borrowing_limit_millislices > 0
         }
         self._own = Counter(guaranteed_quota(policy))
-        elsewhere = {name: held - there.in_own(name) for name, held in there.held.by_tenant.items()}
+        elsewhere = {
+            name: held - by_holder.in_own(name) for name, held in by_holder.held.by_tenant.items()
+        }
         self._own.subtract(beyond_loans(policy, standings, elsewhere))
-        self._types = types_left(policy, there)
+        self._types = types_left(policy, by_holder)
         self._subtree = {
             name: nominal[name] + tenant.quota.borrowing_limit_millislices
             for name, tenant in policy.items()
         }
-        for (account, qos), cost in there.held.by_qos.items():
+        for (account, qos), cost in by_holder.held.by_qos.items():
             tenant = holder(account, qos)
             if tenant in policy:
                 self.take(tenant, qos, cost, {})
@@ -91,9 +93,13 @@ class QuotaRoom:
 
     def tasks(self, tenant: str, qos: str, cost: int, gpus: Mapping[str, int]) -> int:
         """The number of tasks of that cost and these GPU instances that may still start there."""
-        found = self.most(tenant, qos) // cost
+        most = self.most(tenant, qos) // cost
         if qos == self._own_qos[tenant]:
             left = self._types.get(tenant, {})
-            bounds = (max(0, left[kind]) // n for kind, n in gpus.items() if n and kind in left)
-            found = min((found, *bounds))
-        return found
+            bounds = (
+                max(0, left[gres_type]) // n
+                for gres_type, n in gpus.items()
+                if n and gres_type in left
+            )
+            most = min((most, *bounds))
+        return most

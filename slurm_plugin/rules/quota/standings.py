@@ -59,16 +59,19 @@ class QosUse:
     own_first: frozenset[str] = frozenset()
 
 
-def limits_by_qos(found: Mapping[str, Standing]) -> Mapping[str, int]:
+def limits_by_qos(standings: Mapping[str, Standing]) -> Mapping[str, int]:
     """Millislices that jobs may hold in each tenant's two QOS."""
-    own = {qos_name(name): one.own_qos_limit_millislices for name, one in found.items()}
+    own = {
+        qos_name(name): standing.own_qos_limit_millislices for name, standing in standings.items()
+    }
     on_loan = {
-        borrowed_qos(name): one.borrowed_qos_limit_millislices for name, one in found.items()
+        borrowed_qos(name): standing.borrowed_qos_limit_millislices
+        for name, standing in standings.items()
     }
     return {**own, **on_loan}
 
 
-def by_use(found: Mapping[str, Standing], use: QosUse) -> Mapping[str, Standing]:
+def by_use(standings: Mapping[str, Standing], use: QosUse) -> Mapping[str, Standing]:
     """Divide each limit between the tenant's two QOS as its jobs need it, with the same sum.
 
     A loan is what a tenant's jobs need beyond its guaranteed quota: a job that costs 3.5 slices, of
@@ -77,7 +80,7 @@ def by_use(found: Mapping[str, Standing], use: QosUse) -> Mapping[str, Standing]
     or wait for it where they are ``own_first``; then what its waiting jobs lack, unless jobs of the
     own QOS hold or wait for that. Waiting jobs that could not each start even then do not count.
     """
-    return {name: _by_use(name, standing, use) for name, standing in found.items()}
+    return {name: _by_use(name, standing, use) for name, standing in standings.items()}
 
 
 def _by_use(tenant: str, standing: Standing, use: QosUse) -> Standing:
@@ -119,20 +122,20 @@ def beyond_loans(
     }
 
 
-def _lent_to(one: Standing) -> int:
-    both = one.own_qos_limit_millislices + one.borrowed_qos_limit_millislices
-    return both - one.guaranteed_millislices
+def _lent_to(standing: Standing) -> int:
+    both = standing.own_qos_limit_millislices + standing.borrowed_qos_limit_millislices
+    return both - standing.guaranteed_millislices
 
 
 def less_elsewhere(
-    found: Mapping[str, Standing], elsewhere: Mapping[str, int]
+    standings: Mapping[str, Standing], elsewhere: Mapping[str, int]
 ) -> Mapping[str, Standing]:
     """Reduce the limits of both QOS by the millislices that tenants' jobs hold ``elsewhere``.
 
     These jobs run in other QOS, in which they started earlier. The borrowed QOS' limit is reduced
     first, because the quota for them was lent.
     """
-    return {name: _less(standing, elsewhere.get(name, 0)) for name, standing in found.items()}
+    return {name: _less(standing, elsewhere.get(name, 0)) for name, standing in standings.items()}
 
 
 def _less(standing: Standing, held: int) -> Standing:
@@ -147,11 +150,11 @@ def _less(standing: Standing, held: int) -> Standing:
 
 
 def less_uncounted(
-    found: Mapping[str, Standing], uncounted: Mapping[str, int]
+    standings: Mapping[str, Standing], uncounted: Mapping[str, int]
 ) -> Mapping[str, Standing]:
     """Reduce the limit of each QOS by the millislices of its own runs that Slurm does not count."""
     if not uncounted:
-        return found
+        return standings
     return {
         name: replace(
             standing,
@@ -162,7 +165,7 @@ def less_uncounted(
                 standing.borrowed_qos_limit_millislices, uncounted.get(borrowed_qos(name), 0)
             ),
         )
-        for name, standing in found.items()
+        for name, standing in standings.items()
     }
 
 

@@ -63,8 +63,12 @@ def changed_together(
             after = _alone(after, update)
         except InvalidInputError as error:
             refused[update.tenant] = error
-    there = [one.tenant for one in updates if one.tenant in after and one.tenant not in refused]
-    return after, {**refused, **dict(_tree_faults(policy, after, there))}
+    moved = [
+        update.tenant
+        for update in updates
+        if update.tenant in after and update.tenant not in refused
+    ]
+    return after, {**refused, **dict(_tree_faults(policy, after, moved))}
 
 
 def _alone(policy: Policy, update: TenantUpdate) -> Policy:
@@ -155,13 +159,13 @@ class _Shape:
 
     @cached_property
     def nominal_types(self) -> Mapping[str, Counter[str]]:
-        found: dict[str, Counter[str]] = {}
+        type_sums: dict[str, Counter[str]] = {}
         for name in reversed(self.downward):
             sums = Counter[str]()
             for child in self.by_parent.get(name, ()):
-                sums += found[child]
-            found[name] = sums | Counter(self._policy[name].quota.type_nominals)
-        return found
+                sums += type_sums[child]
+            type_sums[name] = sums | Counter(self._policy[name].quota.type_nominals)
+        return type_sums
 
     @cached_property
     def guaranteed_types(self) -> Mapping[str, Mapping[str, int]]:
@@ -178,10 +182,12 @@ class _Shape:
             limits[name] = lesser(limits[above], quota.type_limits)
             children = below.get(name, ())
             left = {
-                kind: due[name][kind] - sum(due[child][kind] for child in children)
-                for kind in sorted(kinds)
+                gres_type: due[name][gres_type] - sum(due[child][gres_type] for child in children)
+                for gres_type in sorted(kinds)
             }
-            own[name] = {kind: min(n, limits[name].get(kind, n)) for kind, n in left.items()}
+            own[name] = {
+                gres_type: min(n, limits[name].get(gres_type, n)) for gres_type, n in left.items()
+            }
         return {name: of for name, of in own.items() if of}
 
 
@@ -191,12 +197,12 @@ _shapes: dict[int, _Shape] = {}
 
 
 def _shape(policy: Policy) -> _Shape:
-    known = _shapes.get(id(policy))
-    if known is None or not known.is_of(policy):
+    shape = _shapes.get(id(policy))
+    if shape is None or not shape.is_of(policy):
         if len(_shapes) >= _SHAPES:
             _shapes.clear()
-        known = _shapes[id(policy)] = _Shape(policy)
-    return known
+        shape = _shapes[id(policy)] = _Shape(policy)
+    return shape
 
 
 def by_parent(policy: Policy) -> Mapping[str, tuple[str, ...]]:
@@ -455,16 +461,16 @@ def _tree_faults(
                 break
     types_before, types_now = missing_types(before), missing_types(after)
     fewer = {
-        (name, kind)
+        (name, gres_type)
         for name, kinds in types_now.items()
-        for kind, count in kinds.items()
-        if count > types_before.get(name, {}).get(kind, 0)
+        for gres_type, count in kinds.items()
+        if count > types_before.get(name, {}).get(gres_type, 0)
     }
     for name in names:
         path = (name, *ancestors(after, name))
-        if found := min((one for one in fewer if one[0] in path), default=None):
-            fewer = {one for one in fewer if one[0] not in path}
-            yield name, _too_few(after, *found)
+        if fewest := min((short for short in fewer if short[0] in path), default=None):
+            fewer = {short for short in fewer if short[0] not in path}
+            yield name, _too_few(after, *fewest)
 
 
 def missing(policy: Policy) -> Mapping[str, int]:
@@ -480,21 +486,29 @@ def missing(policy: Policy) -> Mapping[str, int]:
 def missing_types(policy: Policy) -> Mapping[str, Mapping[str, int]]:
     """Instances of each type that a tenant names by which it falls short of its children's sum."""
     needed = nominal_types(policy)
-    found = {
-        name: {kind: needed[name][kind] - n for kind, n in tenant.quota.type_nominals.items()}
+    shrunk = {
+        name: {
+            gres_type: needed[name][gres_type] - n
+            for gres_type, n in tenant.quota.type_nominals.items()
+        }
         for name, tenant in policy.items()
         if tenant.quota.type_nominals
     }
-    return {name: {kind: n for kind, n in of.items() if n > 0} for name, of in found.items()}
+    return {
+        name: {gres_type: n for gres_type, n in of.items() if n > 0} for name, of in shrunk.items()
+    }
 
 
-def _too_few(policy: Policy, tenant: str, kind: str) -> InvalidInputError:
-    has, needed = policy[tenant].quota.type_nominals[kind], nominal_types(policy)[tenant][kind]
+def _too_few(policy: Policy, tenant: str, gres_type: str) -> InvalidInputError:
+    has, needed = (
+        policy[tenant].quota.type_nominals[gres_type],
+        nominal_types(policy)[tenant][gres_type],
+    )
     return InvalidInputError(
         Code.QUOTA_TREE,
-        f"{tenant} is guaranteed {has} instances of {kind}; with these changes the tenants below "
-        f"it need {needed}.",
-        f"Give {tenant} more of {kind}, or those below it less.",
+        f"{tenant} is guaranteed {has} instances of {gres_type}; with these changes the tenants"
+        f" below it need {needed}.",
+        f"Give {tenant} more of {gres_type}, or those below it less.",
     )
 
 
@@ -542,7 +556,7 @@ def overcommitted_types(policy: Policy, instances: Mapping[str, int]) -> Mapping
     due = Counter[str]()
     for name in children(policy, ""):
         due.update(nominal_types(policy)[name])
-    return {kind: n for kind, n in sorted(due.items()) if n > instances.get(kind, 0)}
+    return {gres_type: n for gres_type, n in sorted(due.items()) if n > instances.get(gres_type, 0)}
 
 
 def newly_overcommitted_types(
@@ -550,4 +564,4 @@ def newly_overcommitted_types(
 ) -> Mapping[str, int]:
     """The same after a change, of types of which more are guaranteed than before it."""
     was, then = (overcommitted_types(policy, instances) for policy in (before, after))
-    return {kind: n for kind, n in then.items() if n > was.get(kind, 0)}
+    return {gres_type: n for gres_type, n in then.items() if n > was.get(gres_type, 0)}

@@ -69,6 +69,9 @@ def own_type_limits(
         return types
     limits = binding_type_limits(policy, costs, models)
     return {
-        name: {kind: min(count, limits[name].get(kind, count)) for kind, count in of.items()}
+        name: {
+            gres_type: min(count, limits[name].get(gres_type, count))
+            for gres_type, count in of.items()
+        }
         for name, of in types.items()
     }

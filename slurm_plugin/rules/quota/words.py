@@ -50,8 +50,8 @@ def types_text(limits: Mapping[str, int]) -> str:
 def types_beyond_text(types: Mapping[str, int], instances: Mapping[str, int]) -> str:
     """``9 instances of 1g.10gb (the cluster has 7)``; ``instances`` are those of the cluster."""
     return ", ".join(
-        f"{count} instances of {kind} (the cluster has {instances.get(kind, 0)})"
-        for kind, count in sorted(types.items())
+        f"{count} instances of {gres_type} (the cluster has {instances.get(gres_type, 0)})"
+        for gres_type, count in sorted(types.items())
     )
 
 
@@ -77,10 +77,10 @@ def calendar_notes(policy: Policy, now: Policy) -> Iterable[str]:
     One for each tenant of ``policy``, the quotas as they were set, of which ``now`` has another.
     """
     for name, tenant in policy.items():
-        as_set, found = quota_texts(tenant.quota), quota_texts(now[name].quota)
+        as_set, now_texts = quota_texts(tenant.quota), quota_texts(now[name].quota)
         words = [
             f"{key} {text} (otherwise {as_set[key]})"
-            for key, text in found.items()
+            for key, text in now_texts.items()
             if text != as_set[key]
         ]
         if words:

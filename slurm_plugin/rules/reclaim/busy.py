@@ -17,7 +17,7 @@ from slicewise.slurm_plugin.rules.reclaim.startable import FreeInstances
 
 
 def busy_tasks(
-    policy: Policy, there: JobsByHolder, free: Mapping[str, Mapping[str, int]]
+    policy: Policy, by_holder: JobsByHolder, free: Mapping[str, Mapping[str, int]]
 ) -> Mapping[int, int]:
     """How many tasks of each job, by its id, find their GPUs neither free nor on loan.
 
@@ -25,12 +25,12 @@ def busy_tasks(
     Slurm shows as free; jobs take what there is in Slurm's order. Jobs of a type that their
     tenants' guarantees name are left out: a GPU is cut for them at once.
     """
-    waiting = within_guarantees(there, policy)
+    waiting = within_guarantees(by_holder, policy)
     if not waiting:
         return {}
     types = guaranteed_types(policy)
-    within_reach = {node: Counter(there) for node, there in free.items()}
-    for (_, qos), runs in there.held.places.items():
+    within_reach = {node: Counter(counts) for node, counts in free.items()}
+    for (_, qos), runs in by_holder.held.places.items():
         for run in runs if is_borrowed(qos) else ():
             for node, gpus in gpus_on_nodes(run.job):
                 if node in within_reach:

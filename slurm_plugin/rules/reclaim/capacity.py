@@ -65,10 +65,10 @@ class Capacity:
         """``first``: millislices by tenant that are taken before anything of other tenants."""
         self.now_s = now_s
         self.runs = tuple(sorted(runs, key=lambda run: run.rank(now_s)))
-        self.free = defaultdict(Counter, {node: Counter(there) for node, there in free.items()})
+        self.free = defaultdict(Counter, {node: Counter(counts) for node, counts in free.items()})
         self.balance = Counter[str]()
-        for there in self.free.values():
-            self.balance.update(there)
+        for counts in self.free.values():
+            self.balance.update(counts)
         self.taken: dict[int, Running] = {}
         self.above = Counter(above)
         self.weight = 0
@@ -89,8 +89,8 @@ class Capacity:
     def need(self, jobs: Iterable[WaitingJob], sign: int = 1) -> None:
         """Count what these jobs need; a ``sign`` of -1 undoes this."""
         for job in jobs:
-            for kind, count in job.shape:
-                self.balance[kind] -= sign * count * job.nodes
+            for gres_type, count in job.shape:
+                self.balance[gres_type] -= sign * count * job.nodes
 
     def may_take(self, run: Running) -> bool:
         """Whether the run is not taken yet, and its tenant holds its cost above its guaranteed
@@ -116,25 +116,25 @@ class Capacity:
         self.leave(run, sign)
 
     def _count(self, run: Running, sign: int) -> None:
-        for node, there in run.instances.items():
-            for kind, count in there.items():
-                self._sizes[node, kind, run.is_replica][count] += sign
+        for node, instance in run.instances.items():
+            for gres_type, count in instance.items():
+                self._sizes[node, gres_type, run.is_replica][count] += sign
 
     def leave(self, run: Running, sign: int = 1) -> None:
         """Count the run's instances as free; a ``sign`` of -1 undoes this."""
-        for kind, count in run.total:
-            self.balance[kind] += sign * count
-        for node, there in run.instances.items():
-            self._put(node, there.items(), sign)
+        for gres_type, count in run.total:
+            self.balance[gres_type] += sign * count
+        for node, instance in run.instances.items():
+            self._put(node, instance.items(), sign)
 
     def place(self, node: str, shape: Shape, sign: int = 1) -> None:
         """Place a job's shape on the node; a ``sign`` of -1 undoes this."""
         self._put(node, shape, -sign)
 
-    def _put(self, node: str, there: Iterable[tuple[str, int]], sign: int) -> None:
+    def _put(self, node: str, counts: Iterable[tuple[str, int]], sign: int) -> None:
         free = self.free[node]
-        for kind, count in there:
-            free[kind] += sign * count
+        for gres_type, count in counts:
+            free[gres_type] += sign * count
         for stale in self._stale.values():
             stale.add(node)
 
@@ -156,40 +156,40 @@ class Capacity:
         if shape not in self._estimates:
             self._estimates[shape] = {}
             self._stale[shape] = {*self.free, *self._at}
-        known = self._estimates[shape]
+        estimates = self._estimates[shape]
         for node in self._stale[shape]:
-            known.pop(node, None)
-            if (found := self._estimate(node, shape)) is not None:
-                known[node] = found
+            estimates.pop(node, None)
+            if (estimate := self._estimate(node, shape)) is not None:
+                estimates[node] = estimate
         self._stale[shape].clear()
-        return known
+        return estimates
 
     def _estimate(self, node: str, shape: Shape) -> Estimate | None:
         free, batch, cost, runs = self.free[node], 0, 0, 0
-        for kind, count in shape:
-            if (lacks := count - free[kind]) > 0:
-                given, gone, lacks = _given(self._sizes[node, kind, True], lacks)
-                more, beside, lacks = _given(self._sizes[node, kind, False], lacks)
+        for gres_type, count in shape:
+            if (lacks := count - free[gres_type]) > 0:
+                given, gone, lacks = _given(self._sizes[node, gres_type, True], lacks)
+                more, beside, lacks = _given(self._sizes[node, gres_type, False], lacks)
                 if lacks:
                     return None
                 batch += more
-                cost += (given + more) * self.prices[kind]
+                cost += (given + more) * self.prices[gres_type]
                 runs += gone + beside
         return batch, cost, runs
 
     def lacks_at(self, node: str) -> Mapping[str, int]:
         """Instances that the node is short of, by type."""
-        return {kind: -count for kind, count in self.free[node].items() if count < 0}
+        return {gres_type: -count for gres_type, count in self.free[node].items() if count < 0}
 
     def lacks(self) -> Mapping[str, int]:
         """Instances that are short on all nodes together, by type."""
-        return {kind: -count for kind, count in self.balance.items() if count < 0}
+        return {gres_type: -count for gres_type, count in self.balance.items() if count < 0}
 
     def at_least(self) -> tuple[int, int]:
         """Lower bound of weight and number of taken runs with which nothing is short any more."""
         lacks = self.lacks()
-        cost = sum(self.prices.get(kind, 0) * count for kind, count in lacks.items())
-        runs = [_runs(self._most.get(kind, ()), count) for kind, count in lacks.items()]
+        cost = sum(self.prices.get(gres_type, 0) * count for gres_type, count in lacks.items())
+        runs = [_runs(self._most.get(gres_type, ()), count) for gres_type, count in lacks.items()]
         more = sum(runs) if self._is_pure else max(runs, default=0)
         return self.weight + cost, len(self.taken) + more
 
@@ -199,24 +199,24 @@ class Capacity:
         costs: dict[tuple[str, str], int] = {}
         for run in self.runs:
             if self.may_take(run):
-                for kind, count in run.total:
-                    pair = run.tenant, kind
+                for gres_type, count in run.total:
+                    pair = run.tenant, gres_type
                     given[pair] += count
                     costs[pair] = min(
                         costs.get(pair, run.cost_millislices), run.cost_millislices // count
                     )
         supply = Counter(self.balance)
-        for (tenant, kind), count in given.items():
-            cost = costs[tenant, kind]
-            supply[kind] += min(count, self.above[tenant] // cost) if cost else count
+        for (tenant, gres_type), count in given.items():
+            cost = costs[tenant, gres_type]
+            supply[gres_type] += min(count, self.above[tenant] // cost) if cost else count
         return supply
 
     def is_needless(self, run: Running) -> bool:
         """Whether every job would still have its room if the run stayed."""
-        return all(self.balance[kind] >= count for kind, count in run.total) and all(
-            self.free[node][kind] >= count
-            for node, there in run.instances.items()
-            for kind, count in there.items()
+        return all(self.balance[gres_type] >= count for gres_type, count in run.total) and all(
+            self.free[node][gres_type] >= count
+            for node, instance in run.instances.items()
+            for gres_type, count in instance.items()
         )
 
 
@@ -224,8 +224,8 @@ def _prices(runs: Iterable[Running]) -> Mapping[str, int]:
     prices: dict[str, int] = {}
     for run in runs:
         each = run.weight // max(1, sum(count for _, count in run.total))
-        for kind, _ in run.total:
-            prices[kind] = min(each, prices.get(kind, each))
+        for gres_type, _ in run.total:
+            prices[gres_type] = min(each, prices.get(gres_type, each))
     return prices
 
 
@@ -233,9 +233,11 @@ def _most(runs: Iterable[Running]) -> Mapping[str, Sequence[int]]:
     """By type, the instances that the 1, 2, ... runs with most of that type free together."""
     counts: dict[str, list[int]] = defaultdict(list)
     for run in runs:
-        for kind, count in run.total:
-            counts[kind].append(count)
-    return {kind: [*accumulate(sorted(found, reverse=True))] for kind, found in counts.items()}
+        for gres_type, count in run.total:
+            counts[gres_type].append(count)
+    return {
+        gres_type: [*accumulate(sorted(count, reverse=True))] for gres_type, count in counts.items()
+    }
 
 
 def _runs(most: Sequence[int], count: int) -> int:

@@ -31,7 +31,7 @@ class GaveWay:
 
 
 def gave_way(
-    known: Mapping[int, GaveWay], before: Iterable[JobView], jobs: Iterable[JobView], now_s: int
+    records: Mapping[int, GaveWay], before: Iterable[JobView], jobs: Iterable[JobView], now_s: int
 ) -> Mapping[int, GaveWay]:
     """Follow from one look at Slurm's jobs to the next; the result has waiting jobs only.
 
@@ -42,19 +42,19 @@ def gave_way(
         for job in before
         if job.state in ALLOTTED and is_borrowed(job.qos) and not is_of_service(job)
     }
-    if not ran and not known:
-        return known
-    found, starts = dict[int, GaveWay](), list[JobView]()
+    if not ran and not records:
+        return records
+    gave_way, starts = dict[int, GaveWay](), list[JobView]()
     for job in jobs:
         if job.state in ALLOTTED:
             if is_own(job.qos) and (job.start_s or 0) >= now_s - 2 * _TAKEN_WITHIN_S:
                 starts.append(job)
         elif job.state in WAITING:
             if job.job_id in ran:
-                found[job.job_id] = _requeued(ran[job.job_id], now_s)
-            elif job.job_id in known:
-                found[job.job_id] = known[job.job_id]
-    return {number: _for_whom(one, starts) for number, one in found.items()}
+                gave_way[job.job_id] = _requeued(ran[job.job_id], now_s)
+            elif job.job_id in records:
+                gave_way[job.job_id] = records[job.job_id]
+    return {number: _for_whom(record, starts) for number, record in gave_way.items()}
 
 
 def _requeued(job: JobView, now_s: int) -> GaveWay:
@@ -62,13 +62,13 @@ def _requeued(job: JobView, now_s: int) -> GaveWay:
     return GaveWay(now_s, holder_of(job), ran_s, job.nodes)
 
 
-def _for_whom(one: GaveWay, starts: Iterable[JobView]) -> GaveWay:
-    if one.tenants:
-        return one
+def _for_whom(record: GaveWay, starts: Iterable[JobView]) -> GaveWay:
+    if record.tenants:
+        return record
     tenants = {
         holder_of(job)
         for job in starts
-        if abs((job.start_s or 0) - one.at_s) <= _TAKEN_WITHIN_S
-        and not set(one.nodes).isdisjoint(job.nodes)
+        if abs((job.start_s or 0) - record.at_s) <= _TAKEN_WITHIN_S
+        and not set(record.nodes).isdisjoint(job.nodes)
     }
-    return replace(one, tenants=tuple(sorted(tenants - {one.tenant})))
+    return replace(record, tenants=tuple(sorted(tenants - {record.tenant})))

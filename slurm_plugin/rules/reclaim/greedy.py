@@ -32,13 +32,13 @@ def fill(room: Capacity, needs: Sequence[WaitingJob]) -> tuple[JobPlaces, set[Jo
             continue
         # Room only shrinks: where one job has none, no later job of the same shape has any.
         alike = need.shape, need.nodes
-        found = None if alike in hopeless else nodes.placed(need)
-        if found is None:
+        nodes_of_need = None if alike in hopeless else nodes.placed(need)
+        if nodes_of_need is None:
             hopeless.add(alike)
             out.add(need.key)
             room.need([need], -1)
         else:
-            places[need.key] = found
+            places[need.key] = nodes_of_need
     _take_anywhere(room)
     return places, out | _dropped(room, [need for need in needs if need.key not in out], places)
 
@@ -50,7 +50,7 @@ def _dropped(room: Capacity, needs: Iterable[WaitingJob], places: JobPlaces) -> 
     """
     out: set[JobKey] = set()
     for need in reversed(tuple(needs)):
-        if any(room.balance[kind] < 0 for kind, _ in need.shape):
+        if any(room.balance[gres_type] < 0 for gres_type, _ in need.shape):
             out.add(need.key)
             room.need([need], -1)
             for node in places.pop(need.key, ()):
@@ -104,19 +104,19 @@ class _Nodes:
         """
         heap = self._heap(shape)
         current: list[_Key] = []
-        found = None
-        while heap and found is None:
-            known = heappop(heap)
-            node = known[-1]
+        best = None
+        while heap and best is None:
+            entry = heappop(heap)
+            node = entry[-1]
             now = self._key(shape, node)
-            if now == known:
-                current.append(known)
-                found = None if node in but else node
-            elif now is not None and now > known:
+            if now == entry:
+                current.append(entry)
+                best = None if node in but else node
+            elif now is not None and now > entry:
                 heappush(heap, now)
         for known in current:
             heappush(heap, known)
-        return found
+        return best
 
     def _heap(self, shape: Shape) -> list[_Key]:
         if shape not in self._heaps:
@@ -136,7 +136,7 @@ class _Nodes:
         if estimate is None:
             return None
         free = self._room.free[node]
-        short = [kind for kind, count in shape if free[kind] < count]
+        short = [gres_type for gres_type, count in shape if free[gres_type] < count]
         shares = (self._room.share(run.tenant) for run in self._firsts(node, short))
         return estimate, -max(shares, default=0.0), sum(free.values()), node
 
@@ -159,9 +159,9 @@ def _take_anywhere(room: Capacity) -> None:
     """Take runs on any nodes until every type suffices, or no run is left."""
     lacks = room.lacks()
     queues = _queues(room, room.runs) if lacks else ()
-    for kind in sorted(lacks):
-        while room.balance[kind] < 0:
-            run = _best_of(room, _firsts(queues, [kind]), {})
+    for gres_type in sorted(lacks):
+        while room.balance[gres_type] < 0:
+            run = _best_of(room, _firsts(queues, [gres_type]), {})
             if run is None:
                 break
             room.take(run)
@@ -180,7 +180,7 @@ def _queues(room: Capacity, runs: Iterable[Running], node: str = "") -> _Queues:
 def _firsts(queues: _Queues, kinds: Collection[str]) -> Iterator[Running]:
     """The first run of each size that frees some of these types."""
     for given, queue in queues:
-        if any(kind in given for kind in kinds) and (run := queue.first()) is not None:
+        if any(gres_type in given for gres_type in kinds) and (run := queue.first()) is not None:
             yield run
 
 

@@ -45,20 +45,22 @@ class Choice:
         """The rows, each with the least value that it asks for."""
         short: Counter[str] = Counter()
         for need in needs:
-            short.update({kind: count * need.nodes for kind, count in need.shape})
-        rows: dict[_Row, int] = {("all", kind): n - room.balance[kind] for kind, n in short.items()}
+            short.update({gres_type: count * need.nodes for gres_type, count in need.shape})
+        rows: dict[_Row, int] = {
+            ("all", gres_type): n - room.balance[gres_type] for gres_type, n in short.items()
+        }
         for group, keys in self._groups.items():
             rows["jobs", group] = group[1] * len(keys)
         for (shape, _), node in self._at:
-            rows |= {("on", node, kind): -room.free[node][kind] for kind, _ in shape}
+            rows |= {("on", node, gres_type): -room.free[node][gres_type] for gres_type, _ in shape}
         for run in self._runs:
             rows["above", run.tenant] = -(room.above[run.tenant] // self._unit)
         return rows
 
     def _given(self, run: Running) -> dict[_Row, int]:
-        given: dict[_Row, int] = {("all", kind): count for kind, count in run.total}
-        for node, there in run.instances.items():
-            given |= {("on", node, kind): count for kind, count in there.items()}
+        given: dict[_Row, int] = {("all", gres_type): count for gres_type, count in run.total}
+        for node, instance in run.instances.items():
+            given |= {("on", node, gres_type): count for gres_type, count in instance.items()}
         return given | {("above", run.tenant): -(run.cost_millislices // self._unit)}
 
     def is_possible(self) -> bool:
@@ -68,7 +70,7 @@ class Choice:
         """
         return self._solved([]) is not None
 
-    def smallest(self, known: VictimSet | None) -> VictimSet | None:
+    def smallest(self, victim_set: VictimSet | None) -> VictimSet | None:
         """The smallest set of runs, or ``known`` if none is smaller.
 
         Of equal sets it is the one with the runs that come first in the order of victims, by the
@@ -78,8 +80,8 @@ class Choice:
         if any(not run.is_replica for run in self._runs):
             self._hold(self._batch_costs())
         least = self._hold(self._replica_costs())
-        if least is None or (known is not None and known.size <= self._found(least).size):
-            return known
+        if least is None or (victim_set is not None and victim_set.size <= self._found(least).size):
+            return victim_set
         return self._found(self._solved(range(len(self._runs))) or least)
 
     def _hold(self, costs: Sequence[int]) -> Sequence[int] | None:
@@ -136,5 +138,5 @@ class Choice:
 
 
 def _needed(group: _Group, node: str) -> dict[_Row, int]:
-    needed: dict[_Row, int] = {("on", node, kind): -count for kind, count in group[0]}
+    needed: dict[_Row, int] = {("on", node, gres_type): -count for gres_type, count in group[0]}
     return needed | {("jobs", group): 1}

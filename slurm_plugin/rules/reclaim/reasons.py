@@ -15,22 +15,24 @@ def beneficiaries(
 ) -> Mapping[int, JobKey]:
     """The key of the job for which each run ends, by the run's job id; the first of several."""
     needs = tuple(needs)
-    found = _on_places(needs, places, free, gone)
+    goes_for = _on_places(needs, places, free, gone)
     waiting: dict[str, deque[JobKey]] = defaultdict(deque)
     for need in needs:
         if need.is_single:
             waiting[need.shape[0][0]].append(need.key)
     for run in gone:
-        if run.job_id not in found:
-            keys = [key for kind, count in run.total for key in _next(waiting[kind], count)]
-            found[run.job_id] = keys[0] if keys else _alike(needs, run).key
-    return found
+        if run.job_id not in goes_for:
+            keys = [
+                key for gres_type, count in run.total for key in _next(waiting[gres_type], count)
+            ]
+            goes_for[run.job_id] = keys[0] if keys else _alike(needs, run).key
+    return goes_for
 
 
 def _alike(needs: Sequence[WaitingJob], run: Running) -> WaitingJob:
     """The first job that needs some of what the run has; else the first of all jobs."""
-    kinds = {kind for kind, _ in run.total}
-    jobs = (need for need in needs if any(kind in kinds for kind, _ in need.shape))
+    kinds = {gres_type for gres_type, _ in run.total}
+    jobs = (need for need in needs if any(gres_type in kinds for gres_type, _ in need.shape))
     return next(jobs, needs[0])
 
 
@@ -45,23 +47,27 @@ def _on_places(
     gone: Iterable[Running],
 ) -> dict[int, JobKey]:
     """For each run that ends on the nodes of a job with ``places``: the key of that job."""
-    left = {(node, kind): count for node, there in free.items() for kind, count in there.items()}
+    left = {
+        (node, gres_type): count
+        for node, counts in free.items()
+        for gres_type, count in counts.items()
+    }
     given: dict[tuple[str, str], list[Running]] = defaultdict(list)
     for run in gone:
-        for node, there in run.instances.items():
-            for kind in there:
-                given[node, kind].append(run)
-    found: dict[int, JobKey] = {}
+        for node, instance in run.instances.items():
+            for gres_type in instance:
+                given[node, gres_type].append(run)
+    goes_for: dict[int, JobKey] = {}
     for need in needs:
         for node in places.get(need.key, ()):
-            for kind, count in need.shape:
-                lacks = count - left.get((node, kind), 0)
-                while lacks > 0 and given[node, kind]:
-                    run = given[node, kind].pop(0)
-                    found.setdefault(run.job_id, need.key)
-                    lacks -= run.instances[node][kind]
-                left[node, kind] = -min(lacks, 0)
-    return found
+            for gres_type, count in need.shape:
+                lacks = count - left.get((node, gres_type), 0)
+                while lacks > 0 and given[node, gres_type]:
+                    run = given[node, gres_type].pop(0)
+                    goes_for.setdefault(run.job_id, need.key)
+                    lacks -= run.instances[node][gres_type]
+                left[node, gres_type] = -min(lacks, 0)
+    return goes_for
 
 
 def why_no_room(
@@ -73,25 +79,28 @@ def why_no_room(
     The explanation is the text of the first layer with which there would be enough. A layer adds
     instances, by node and type, to the layers before it.
     """
-    there: dict[str, Counter[str]] = defaultdict(Counter)
+    by_node: dict[str, Counter[str]] = defaultdict(Counter)
     open_ = set(wanted)
     why: dict[tuple[Shape, int], str] = {}
     for layer, words in layers:
         for instances in layer:
             for node, counts in instances.items():
-                there[node].update(counts)
-        enough = {one for one in open_ if _nodes_with(there, one[0]) >= one[1]}
+                by_node[node].update(counts)
+        enough = {shape for shape in open_ if _nodes_with(by_node, shape[0]) >= shape[1]}
         why |= dict.fromkeys(enough, words)
         open_ -= enough
-    return why | {one: _nowhere(*one) for one in open_}
+    return why | {shape: _nowhere(*shape) for shape in open_}
 
 
-def _nodes_with(there: Mapping[str, Counter[str]], shape: Shape) -> int:
-    return sum(all(free[kind] >= count for kind, count in shape) for free in there.values())
+def _nodes_with(free_by_node: Mapping[str, Counter[str]], shape: Shape) -> int:
+    return sum(
+        all(free[gres_type] >= count for gres_type, count in shape)
+        for free in free_by_node.values()
+    )
 
 
 def _nowhere(shape: Shape, nodes: int) -> str:
-    words = " and ".join(f"{count} x {kind}" for kind, count in shape)
+    words = " and ".join(f"{count} x {gres_type}" for gres_type, count in shape)
     if nodes > 1:
         return f"no {nodes} nodes have {words} each that is free or lent"
     return f"no node has {words} that is free or lent"

@@ -53,21 +53,21 @@ def recalled(
     room = Counter(own) - lent - Counter(held)
     missing = room - Counter(ready)
     parts: list[Recall] = []
-    for one in sorted((*_known(recalls, now_s), *called_back(before, after, now_s)), key=_age):
-        amount = min(one.amount_millislices, over[one.borrower], missing[one.lender])
-        over[one.borrower] -= amount
-        missing[one.lender] -= amount
-        room[one.lender] -= amount
+    for recall in sorted((*_known(recalls, now_s), *called_back(before, after, now_s)), key=_age):
+        amount = min(recall.amount_millislices, over[recall.borrower], missing[recall.lender])
+        over[recall.borrower] -= amount
+        missing[recall.lender] -= amount
+        room[recall.lender] -= amount
         if amount:
-            parts.append(replace(one, amount_millislices=Millislices(amount)))
-    found: Counter[tuple[int, str, str]] = Counter()
-    for one in _for_who_waits(parts, waiting, room, now_s):
-        if now_s < one.called_s + grace_s:
-            found[_age(one)] += one.amount_millislices
+            parts.append(replace(recall, amount_millislices=Millislices(amount)))
+    amounts: Counter[tuple[int, str, str]] = Counter()
+    for recall in _for_who_waits(parts, waiting, room, now_s):
+        if now_s < recall.called_s + grace_s:
+            amounts[_age(recall)] += recall.amount_millislices
     return tuple(
         sorted(
             Recall(lender, borrower, Millislices(amount), called_s)
-            for (called_s, lender, borrower), amount in found.items()
+            for (called_s, lender, borrower), amount in amounts.items()
         )
     )
 

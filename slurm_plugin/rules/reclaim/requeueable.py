@@ -85,17 +85,17 @@ def _exempt_s(qos: Iterable[Qos], config: Mapping[str, str]) -> Iterator[tuple[s
     of_cluster = config.get("PreemptMode", "").lower()
     preempted = {
         name
-        for one in rows
+        for row in rows
         # With this mode only jobs of a lower priority than the lender's would go.
-        if is_own(one.name) and _PRIORITY not in f"{of_cluster},{one.preempt_mode}".split(",")
-        for name in one.preempt
+        if is_own(row.name) and _PRIORITY not in f"{of_cluster},{row.preempt_mode}".split(",")
+        for name in row.preempt
     }
     try:
         else_s: float = duration_s(config.get("PreemptExemptTime", "")) or 0
     except OutsideError:
         else_s = inf
-    for one in rows:
-        mode = of_cluster if one.preempt_mode == _OF_CLUSTER else one.preempt_mode
-        is_one = is_borrowed(one.name) and one.name in preempted
-        if is_one and mode == _REQUEUE and not one.grace_s:
-            yield one.name, else_s if one.preempt_exempt_s is None else one.preempt_exempt_s
+    for row in rows:
+        mode = of_cluster if row.preempt_mode == _OF_CLUSTER else row.preempt_mode
+        is_one = is_borrowed(row.name) and row.name in preempted
+        if is_one and mode == _REQUEUE and not row.grace_s:
+            yield row.name, else_s if row.preempt_exempt_s is None else row.preempt_exempt_s

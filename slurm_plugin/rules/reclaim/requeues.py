@@ -53,14 +53,16 @@ class Requeues:
         self._ending = {run: at_s for run, at_s in self._ending.items() if at_s >= looked_s}
         if not self.refused and not self._told:
             return
-        there = {job.job_id: job for job in jobs}
+        jobs_by_id = {job.job_id: job for job in jobs}
         self.refused = frozenset(
-            run for run in self.refused if run[0] in there and there[run[0]].start_s == run[1]
+            run
+            for run in self.refused
+            if run[0] in jobs_by_id and jobs_by_id[run[0]].start_s == run[1]
         )
         self._told = {
             job_id: told
             for job_id, told in self._told.items()
-            if job_id in there and there[job_id].restarts <= told.restarts + 1
+            if job_id in jobs_by_id and jobs_by_id[job_id].restarts <= told.restarts + 1
         }
 
     def why(self, jobs: Iterable[JobView]) -> Mapping[int, str]:

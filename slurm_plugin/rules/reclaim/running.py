@@ -91,6 +91,6 @@ def _total(instances: Mapping[str, Mapping[str, int]]) -> Mapping[str, int]:
     if len(instances) == 1:
         return next(iter(instances.values()))
     total: Counter[str] = Counter()
-    for there in instances.values():
-        total.update(there)
+    for instance in instances.values():
+        total.update(instance)
     return total

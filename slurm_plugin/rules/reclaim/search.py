@@ -82,8 +82,8 @@ def _is_room(room: Capacity, needs: Sequence[WaitingJob]) -> bool:
     return _filled(room, needs) is not None or Choice(room, needs).is_possible()
 
 
-def _are_alike(one: WaitingJob, other: WaitingJob) -> bool:
-    return (one.shape, one.nodes) == (other.shape, other.nodes)
+def _are_alike(job: WaitingJob, other: WaitingJob) -> bool:
+    return (job.shape, job.nodes) == (other.shape, other.nodes)
 
 
 def _are_few(room: Capacity, needs: Iterable[WaitingJob]) -> bool:
@@ -137,25 +137,29 @@ def _give_back_needless(room: Capacity) -> None:
 
 
 def _served(
-    room: Capacity, needs: Iterable[WaitingJob], those: Sequence[WaitingJob], found: VictimSet
+    room: Capacity, needs: Iterable[WaitingJob], those: Sequence[WaitingJob], victim_set: VictimSet
 ) -> Served:
     """Apply what was found for ``those``; all other jobs have no room."""
-    _apply(room, those, found)
-    known = {need.key for need in those}
-    return Served(found.places, frozenset(need.key for need in needs if need.key not in known))
+    _apply(room, those, victim_set)
+    served = {need.key for need in those}
+    return Served(
+        victim_set.places, frozenset(need.key for need in needs if need.key not in served)
+    )
 
 
-def _apply(room: Capacity, needs: Iterable[WaitingJob], found: VictimSet, sign: int = 1) -> None:
+def _apply(
+    room: Capacity, needs: Iterable[WaitingJob], victim_set: VictimSet, sign: int = 1
+) -> None:
     """Apply a result to the room; a ``sign`` of -1 undoes it."""
     needs = tuple(needs)
     room.need(needs, sign)
-    for run in found.runs:
+    for run in victim_set.runs:
         if sign > 0:
             room.take(run)
         else:
             room.give_back(run)
     for need in needs:
-        for node in found.places.get(need.key, ()):
+        for node in victim_set.places.get(need.key, ()):
             room.place(node, need.shape, sign)
 
 
@@ -175,10 +179,10 @@ def _in_turn(room: Capacity, needs: Sequence[WaitingJob]) -> tuple[Sequence[Wait
 
 def _counted(room: Capacity, needs: Iterable[WaitingJob]) -> Sequence[WaitingJob]:
     left = room.supply()
-    found: list[WaitingJob] = []
+    startable: list[WaitingJob] = []
     for need in needs:
-        if all(count * need.nodes <= left.get(kind, 0) for kind, count in need.shape):
-            found.append(need)
-            for kind, count in need.shape:
-                left[kind] -= count * need.nodes
-    return found
+        if all(count * need.nodes <= left.get(gres_type, 0) for gres_type, count in need.shape):
+            startable.append(need)
+            for gres_type, count in need.shape:
+                left[gres_type] -= count * need.nodes
+    return startable

@@ -19,18 +19,18 @@ def ready(
     more run would have to end.
     """
     left = FreeInstances(free)
-    found: set[JobKey] = set()
+    startable: set[JobKey] = set()
     for need in needs:
         if need.is_single:
             if left.take_anywhere(need):
-                found.add(need.key)
+                startable.add(need.key)
             continue
         planned = places.get(need.key, ())
         nodes = planned if left.is_on(planned, need) else left.nodes(need)
         left.take(need, nodes or planned)
         if nodes:
-            found.add(need.key)
-    return frozenset(found)
+            startable.add(need.key)
+    return frozenset(startable)
 
 
 class FreeInstances:
@@ -42,59 +42,60 @@ class FreeInstances:
     def __init__(self, free: Mapping[str, Mapping[str, int]]) -> None:
         self._on: dict[str, dict[str, int]] = defaultdict(dict)
         self._all: Counter[str] = Counter()
-        for node, there in free.items():
-            for kind, count in there.items():
-                self._on[kind][node] = count
-                self._all[kind] += count
+        for node, counts in free.items():
+            for gres_type, count in counts.items():
+                self._on[gres_type][node] = count
+                self._all[gres_type] += count
         # Nodes sorted by their number of free instances.
         self._sorted = {
-            kind: sorted((count, node) for node, count in nodes.items())
-            for kind, nodes in self._on.items()
+            gres_type: sorted((count, node) for node, count in nodes.items())
+            for gres_type, nodes in self._on.items()
         }
 
     def take_anywhere(self, need: WaitingJob) -> bool:
         """Take one instance for a job that needs a single one. Returns whether there was one."""
-        kind = need.shape[0][0]
-        is_there = self._all[kind] > 0
-        self._all[kind] -= is_there
+        gres_type = need.shape[0][0]
+        is_there = self._all[gres_type] > 0
+        self._all[gres_type] -= is_there
         return is_there
 
     def is_on(self, nodes: Sequence[str], need: WaitingJob) -> bool:
         """Whether these nodes, at least one, have enough for the job."""
         return all(
-            self._all[kind] >= count * need.nodes
-            and all(self._on[kind].get(node, 0) >= count for node in nodes)
-            for kind, count in need.shape
+            self._all[gres_type] >= count * need.nodes
+            and all(self._on[gres_type].get(node, 0) >= count for node in nodes)
+            for gres_type, count in need.shape
         ) and bool(nodes)
 
     def has(self, node: str, need: WaitingJob, more: Mapping[str, int]) -> bool:
         """Whether one node has enough for the job, with some ``more`` instances there."""
         return all(
-            self._on[kind].get(node, 0) + more.get(kind, 0) >= count for kind, count in need.shape
+            self._on[gres_type].get(node, 0) + more.get(gres_type, 0) >= count
+            for gres_type, count in need.shape
         )
 
     def nodes(self, need: WaitingJob) -> Sequence[str]:
         """Nodes with enough for the job, the fullest first; empty if there are too few."""
-        if any(self._all[kind] < count * need.nodes for kind, count in need.shape):
+        if any(self._all[gres_type] < count * need.nodes for gres_type, count in need.shape):
             return ()
         if len(need.shape) == 1:
-            ((kind, count),) = need.shape
-            there = self._sorted.get(kind, ())
-            first = bisect_left(there, (count, ""))
-            fit = [node for _, node in there[first : first + need.nodes]]
+            ((gres_type, count),) = need.shape
+            by_count = self._sorted.get(gres_type, ())
+            first = bisect_left(by_count, (count, ""))
+            fit = [node for _, node in by_count[first : first + need.nodes]]
         else:
             fit = self._with_all(need)[: need.nodes]
         return fit if len(fit) == need.nodes else ()
 
     def _with_all(self, need: WaitingJob) -> list[str]:
-        on = [self._on[kind] for kind, _ in need.shape]
+        on = [self._on[gres_type] for gres_type, _ in need.shape]
         counts = [count for _, count in need.shape]
         fit = [
             node
             for node in on[0]
             if all(there.get(node, 0) >= count for there, count in zip(on, counts, strict=True))
         ]
-        return sorted(fit, key=lambda node: (sum(there[node] for there in on), node))
+        return sorted(fit, key=lambda node: (sum(counts[node] for counts in on), node))
 
     def place(self, need: WaitingJob) -> bool:
         """Take what the job needs, on the fullest nodes. False if there is not enough."""
@@ -104,25 +105,25 @@ class FreeInstances:
 
     def on(self, node: str) -> Counter[str]:
         """Instances left on a node, by type."""
-        return Counter({kind: there.get(node, 0) for kind, there in self._on.items()})
+        return Counter({gres_type: counts.get(node, 0) for gres_type, counts in self._on.items()})
 
     def by_node(self) -> dict[str, Mapping[str, int]]:
         """Instances left on each node, by type."""
-        there: dict[str, dict[str, int]] = defaultdict(dict)
-        for kind, nodes in self._on.items():
+        sorted_counts: dict[str, dict[str, int]] = defaultdict(dict)
+        for gres_type, nodes in self._on.items():
             for node, count in nodes.items():
-                there[node][kind] = count
-        return dict(there)
+                sorted_counts[node][gres_type] = count
+        return dict(sorted_counts)
 
     def take(self, need: WaitingJob, nodes: Iterable[str]) -> None:
         """Take what the job needs on these nodes, or what is left there if that is less."""
         for node in nodes:
-            for kind, count in need.shape:
-                before = self._on[kind].get(node, 0)
-                taken = min(count, before, self._all[kind])
-                self._on[kind][node] = before - taken
-                self._all[kind] -= taken
-                there = self._sorted.setdefault(kind, [])
-                place = bisect_left(there, (before, node))
-                del there[place : place + (there[place : place + 1] == [(before, node)])]
-                insort(there, (before - taken, node))
+            for gres_type, count in need.shape:
+                before = self._on[gres_type].get(node, 0)
+                taken = min(count, before, self._all[gres_type])
+                self._on[gres_type][node] = before - taken
+                self._all[gres_type] -= taken
+                by_count = self._sorted.setdefault(gres_type, [])
+                place = bisect_left(by_count, (before, node))
+                del by_count[place : place + (by_count[place : place + 1] == [(before, node)])]
+                insort(by_count, (before - taken, node))

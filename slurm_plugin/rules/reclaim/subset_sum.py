@@ -30,12 +30,12 @@ def covering(costs: Sequence[int], amount: int, limit: int) -> Sequence[int]:
 def _enough(costs: Sequence[int], among: Sequence[int], amount: int) -> Sequence[int]:
     """For each cost, as many runs as could be of use for the amount."""
     seen: Counter[int] = Counter()
-    found: list[int] = []
+    chosen: list[int] = []
     for nth in among:
         if seen[costs[nth]] * costs[nth] < amount:
             seen[costs[nth]] += 1
-            found.append(nth)
-    return found
+            chosen.append(nth)
+    return chosen
 
 
 def _smallest(costs: Sequence[int], among: Sequence[int], amount: int, limit: int) -> Sequence[int]:

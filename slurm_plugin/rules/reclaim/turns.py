@@ -38,15 +38,15 @@ def runs_to_end(
     None are drained for a turn while a lender that takes something back waits for GPUs of the same
     types. The other parameters are those of ``reclaim_for``.
     """
-    found = reclaim(reclaim_input)
-    kinds = {kind for job in reclaim_input.wanting for kind, _ in job.shape}
-    if turn is None or any(kind in kinds for kind, _ in turn.job.shape):
-        return found
+    choice = reclaim(reclaim_input)
+    kinds = {gres_type for job in reclaim_input.wanting for gres_type, _ in job.shape}
+    if turn is None or any(gres_type in kinds for gres_type, _ in turn.job.shape):
+        return choice
     # What runs free that end for lenders anyway counts for the turn, too.
-    ends = found.victims.keys() | found.requeues.keys()
+    ends = choice.victims.keys() | choice.requeues.keys()
     going = replace(reclaim_input, leaving=reclaim_input.leaving | ends)
     for_turn = reclaim_for(turn, going, over, free)
-    return replace(found, victims={**for_turn.victims, **found.victims}) if for_turn else found
+    return replace(choice, victims={**for_turn.victims, **choice.victims}) if for_turn else choice
 
 
 def reclaim_for(
@@ -66,31 +66,34 @@ def reclaim_for(
     running = for_turns(reclaim_input, over).running
     if turn.nodes:
         running = tuple(replace(run, instances=_there(turn, run.instances)) for run in running)
-    there = replace(reclaim_input, wanting=(job,), running=running, free=_there(turn, free))
-    if not _might_start(job, there):
+    then = replace(reclaim_input, wanting=(job,), running=running, free=_there(turn, free))
+    if not _might_start(job, then):
         return None
-    found = reclaim(replace(there, recalled=over, shrink=turn.quota))
+    choice = reclaim(replace(then, recalled=over, shrink=turn.quota))
     given: Counter[str] = Counter()
     for run in running:
-        if run.run in reclaim_input.leaving or run.run in found.victims:
+        if run.run in reclaim_input.leaving or run.run in choice.victims:
             given[run.tenant] += run.cost_millislices
-    if found.missing or any(given[name] < amount for name, amount in turn.quota.items()):
+    if choice.missing or any(given[name] < amount for name, amount in turn.quota.items()):
         return None
     words = f"{job.tenant} has its turn of {slices_words(job.cost_millislices)}: job "
     words += f"{job.job_id} has waited longest"
-    return replace(found, victims=dict.fromkeys(found.victims, words), ready={})
+    return replace(choice, victims=dict.fromkeys(choice.victims, words), ready={})
 
 
-def _might_start(job: WaitingJob, there: ReclaimInput) -> bool:
+def _might_start(job: WaitingJob, reclaim_input: ReclaimInput) -> bool:
     """Whether the job would have enough nodes if all runs ended: most often there are none."""
     beside: dict[str, Counter[str]] = {}
-    for run in there.running:
+    for run in reclaim_input.running:
         for node, gpus in run.instances.items():
             beside.setdefault(node, Counter()).update(gpus)
     left = job.nodes
-    for node in there.free.keys() | beside.keys():
-        free, more = there.free.get(node, _NONE), beside.get(node, _NONE)
-        if all(free.get(kind, 0) + more.get(kind, 0) >= count for kind, count in job.shape):
+    for node in reclaim_input.free.keys() | beside.keys():
+        free, more = reclaim_input.free.get(node, _NONE), beside.get(node, _NONE)
+        if all(
+            free.get(gres_type, 0) + more.get(gres_type, 0) >= count
+            for gres_type, count in job.shape
+        ):
             left -= 1
             if not left:
                 return True

@@ -29,9 +29,9 @@ def _size_order(
     room: Capacity, total: Shape, cost: int, lacks: Mapping[str, int]
 ) -> tuple[int, int]:
     for_nothing = 0
-    for kind, count in total:
-        useful = max(lacks.get(kind, 0), -room.balance[kind])
-        for_nothing += max(0, count - useful) * room.prices[kind]
+    for gres_type, count in total:
+        useful = max(lacks.get(gres_type, 0), -room.balance[gres_type])
+        for_nothing += max(0, count - useful) * room.prices[gres_type]
     return for_nothing, -cost
 
 
@@ -74,12 +74,12 @@ class VictimQueue:
 
 def in_order(room: Capacity) -> Sequence[Running]:
     """All runs that may be taken, in the order of taking them until no more may; then the rest."""
-    queue, found = VictimQueue(room, room.runs), list[Running]()
+    queue, going = VictimQueue(room, room.runs), list[Running]()
     may_go = [run for run in room.runs if room.may_take(run)]
     while (run := queue.first()) is not None:
         room.take(run)
-        found.append(run)
+        going.append(run)
     more = [run for run in may_go if run.job_id not in room.taken]
-    for run in reversed(found):
+    for run in reversed(going):
         room.give_back(run)
-    return [*found, *more]
+    return [*going, *more]

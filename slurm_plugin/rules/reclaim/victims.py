@@ -222,7 +222,7 @@ class _Plan:
 
 
 def _plan(reclaim_input: ReclaimInput, runs: _Runs, jobs: Sequence[WaitingJob]) -> _Plan:
-    kinds = {kind for job in jobs for kind, _ in job.shape}
+    kinds = {gres_type for job in jobs for gres_type, _ in job.shape}
     may_go = [*runs.replicas]
     room = _room(reclaim_input, runs, _with(kinds, may_go))
     got = all_served(room, jobs)
@@ -259,7 +259,7 @@ def _room(reclaim_input: ReclaimInput, runs: _Runs, candidates: Iterable[Running
 
 def _with(kinds: Collection[str], runs: Iterable[Running]) -> Iterator[Running]:
     """Runs that hold an instance of one of these types."""
-    return (run for run in runs if any(kind in kinds for kind, _ in run.total))
+    return (run for run in runs if any(gres_type in kinds for gres_type, _ in run.total))
 
 
 def _more(
@@ -323,11 +323,11 @@ def _left_to_slurm(
     For those in ``late`` that is any batch job.
     """
     ids, batch = {run.job_id for run in runs.left}, {run.job_id for run in runs.batch}
-    found: dict[JobKey, list[int]] = defaultdict(list)
+    named_runs: dict[JobKey, list[int]] = defaultdict(list)
     for run in plan.gone:
         if run.job_id in ids or (run.job_id in batch and goes_for[run.job_id] in late):
-            found[goes_for[run.job_id]].append(run.job_id)
-    return {key: f"{_named(named)} {_LEFT}" for key, named in found.items()}
+            named_runs[goes_for[run.job_id]].append(run.job_id)
+    return {key: f"{_named(named)} {_LEFT}" for key, named in named_runs.items()}
 
 
 def _named(batch: Sequence[int]) -> str:

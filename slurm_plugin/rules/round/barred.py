@@ -145,7 +145,7 @@ NOTHING_BARRED = Barred()
 
 def barred(
     before: Barred,
-    there: JobsByHolder,
+    by_holder: JobsByHolder,
     policy: Policy,
     associations: Sequence[Association] = (),
     *,
@@ -156,7 +156,7 @@ def barred(
 
     ``usable`` are the names of the nodes on which Slurm starts jobs.
     """
-    queues = [queue for qos, queue in there.queues.items() if is_ours(qos)]
+    queues = [queue for qos, queue in by_holder.queues.items() if is_ours(qos)]
     named = {key: job for queue in queues for key, job in _named_in(queue).items()}
     if not before.bars and not named:
         return before
@@ -164,10 +164,10 @@ def barred(
         upward(policy),
         {(association.account, association.user): association for association in associations},
     )
-    runs = {job.job_id: (_top(job.account, above), job.user) for job in there.runs}
+    runs = {job.job_id: (_top(job.account, above), job.user) for job in by_holder.runs}
     gone = [of for job_id, of in before.runs.items() if job_id not in runs]
     trees, users = {tree for tree, _ in gone}, {user for _, user in gone}
-    bars = _kept(before.bars, there, rows)
+    bars = _kept(before.bars, by_holder, rows)
     is_node_back = bool(usable - before.usable)
     bars = {
         key: replace(bar, is_freed=True)
@@ -177,14 +177,14 @@ def barred(
         else bar
         for key, bar in bars.items()
     }
-    known: dict[tuple[str, str], int] = {}
+    trials_of: dict[tuple[str, str], int] = {}
     for key, bar in bars.items():
         if isinstance(key, _Alike):
             of = bar.account, bar.reason
-            known[of] = max(bar.trials, known.get(of, 0))
+            trials_of[of] = max(bar.trials, trials_of.get(of, 0))
     damped = before.damped
     for key, job in named.items():
-        trials = known.get((job.account, job.reason), 0) if isinstance(key, _Alike) else 0
+        trials = trials_of.get((job.account, job.reason), 0) if isinstance(key, _Alike) else 0
         bar = bars.get(key) or Bar(
             job.account, job.user, job.reason, now_s, trials, limits=_limits(job, rows)
         )
@@ -215,12 +215,12 @@ def barred(
 
 
 def _kept(
-    bars: Mapping[_Key, Bar], there: JobsByHolder, rows: Mapping[tuple[str, str], Association]
+    bars: Mapping[_Key, Bar], by_holder: JobsByHolder, rows: Mapping[tuple[str, str], Association]
 ) -> dict[_Key, Bar]:
     """The bars of jobs that still wait, of which none has started and whose limits are the same."""
-    waiting = {key: job for job in there.others for key in _keys(job)}
+    waiting = {key: job for job in by_holder.others for key in _keys(job)}
     started: dict[_Key, int] = {}
-    for job in there.runs:
+    for job in by_holder.runs:
         for key in _keys(job):
             started[key] = max(started.get(key, 0), job.start_s or 0)
     return {
@@ -234,22 +234,22 @@ def _kept(
 
 def _named_in(queue: QosQueue) -> Mapping[_Key, JobView]:
     """Those of the jobs of a QOS that name something which quota does not mend."""
-    found: dict[_Key, JobView] = {}
+    by_key: dict[_Key, JobView] = {}
     passed: set[_Key] = set()
     for job in queue.jobs:
         waits = waits_of(job)
         if not waits.could_start or waits.for_budget:
             continue
-        one, alike = _keys(job)
+        own_key, alike = _keys(job)
         if job.reason == _NOT_LOOKED_AT:
             continue
         if waits.for_quota:
             passed.add(alike)
         elif not waits.names_a_limit:
-            found[one] = job
+            by_key[own_key] = job
         elif alike not in passed:
-            found.setdefault(alike, job)
-    return found
+            by_key.setdefault(alike, job)
+    return by_key
 
 
 def _keys(job: JobView) -> tuple[_One, _Alike]:
@@ -264,13 +264,13 @@ def _top(account: str, above: Mapping[str, Sequence[str]]) -> str:
 
 def _limits(job: JobView, rows: Mapping[tuple[str, str], Association]) -> object:
     """What changes with the limits of a job's user, account, and the accounts above."""
-    found, row = [rows.get((job.account, job.user))], rows.get((job.account, ""))
-    while row is not None and len(found) <= len(rows):
-        found.append(row)
+    chain, row = [rows.get((job.account, job.user))], rows.get((job.account, ""))
+    while row is not None and len(chain) <= len(rows):
+        chain.append(row)
         row = rows.get((row.parent, ""))
     return tuple(
         tuple(sorted(limits.items()))
-        for association in found
+        for association in chain
         if association is not None
         for limits in (
             association.grp_tres,

@@ -64,14 +64,14 @@ class LastRound:
     unserved: frozenset[tuple[str, int]] = frozenset()
 
 
-def needs(inputs: World, found: RoundPlan, in_force: Mapping[str, Standing]) -> RoundNeeds:
+def needs(inputs: World, round_plan: RoundPlan, in_force: Mapping[str, Standing]) -> RoundNeeds:
     """What a round with this plan would change for those who wait.
 
     ``in_force`` has the limits in Slurm, by tenant. A tenant that is not among them is new: the
     ledger says so.
     """
-    recalls = frozenset(found.recalls)
-    then = inputs.after(found.loans, found.recalls)
+    recalls = frozenset(round_plan.recalls)
+    then = inputs.after(round_plan.loans, round_plan.recalls)
     use, allowed = then.use, then.allowed().standings
     growing = (
         (qos, limit)
@@ -101,7 +101,9 @@ def granted(policy: Policy, balances: Mapping[str, Balance]) -> Mapping[str, int
     """
     if not any(tenant.budget for tenant in policy.values()):
         return {}
-    return {name: one.granted_millislice_s for name, one in balances.items() if name in policy}
+    return {
+        name: balance.granted_millislice_s for name, balance in balances.items() if name in policy
+    }
 
 
 def _limits(

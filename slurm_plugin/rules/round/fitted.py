@@ -45,7 +45,7 @@ from slicewise.slurm_plugin.rules.reclaim.startable import FreeInstances
 
 def fitted(
     policy: Policy,
-    there: JobsByHolder,
+    by_holder: JobsByHolder,
     free: Mapping[str, Mapping[str, int]],
     capacity_millislices: int | None,
 ) -> Policy:
@@ -58,9 +58,9 @@ def fitted(
     short = 0 if capacity_millislices is None else sum(own.values()) - capacity_millislices
     if capacity_millislices is None or short <= 0:
         return policy
-    parts = _parts_of(policy, own, there)
+    parts = _parts_of(policy, own, by_holder)
     _fill(parts, capacity_millislices)
-    _place(parts, FreeInstances(free), _Nodes(there, free), capacity_millislices)
+    _place(parts, FreeInstances(free), _Nodes(by_holder, free), capacity_millislices)
     return _with_own(policy, _without_missing(policy, own, parts, short))
 
 
@@ -115,17 +115,17 @@ class _Part:
         return Fraction(self.within, self.own), is_run, first.since_s, self.name
 
 
-def _parts_of(policy: Policy, own: Mapping[str, int], there: JobsByHolder) -> Sequence[_Part]:
+def _parts_of(policy: Policy, own: Mapping[str, int], by_holder: JobsByHolder) -> Sequence[_Part]:
     """The tenants that are guaranteed anything, with what their jobs hold and want of it."""
     units = {name: deque[_Unit]() for name, amount in own.items() if amount}
     left = Counter(own)
-    runs = ((holder_of(run.job), run.cost_millislices) for run in there.held.priced)
+    runs = ((holder_of(run.job), run.cost_millislices) for run in by_holder.held.priced)
     for name, cost in sorted(runs):
         if name in units and (part := min(cost, left[name])) > 0:
             left[name] -= part
             units[name].append(_Unit(part))
-    types, taken = types_left(policy, there), Counter[tuple[str, Shape, int]]()
-    for job in _waiting(there):
+    types, taken = types_left(policy, by_holder), Counter[tuple[str, Shape, int]]()
+    for job in _waiting(by_holder):
         name, asked = job.tenant, job.cost_millislices
         if asked and name in units and has_types(types.get(name), job.gpus):
             # Each that could start alone counts: the first may need what is not there.
@@ -137,9 +137,11 @@ def _parts_of(policy: Policy, own: Mapping[str, int], there: JobsByHolder) -> Se
     return [_Part(name, own[name], of) for name, of in units.items()]
 
 
-def _waiting(there: JobsByHolder) -> Iterable[WaitingJob]:
+def _waiting(by_holder: JobsByHolder) -> Iterable[WaitingJob]:
     """Jobs that wait for quota in Slurm's order, those in own QOS first."""
-    queues = [(is_own(qos), _first_of_alike(queue.waiting)) for qos, queue in there.queues.items()]
+    queues = [
+        (is_own(qos), _first_of_alike(queue.waiting)) for qos, queue in by_holder.queues.items()
+    ]
     own = (jobs for in_own, jobs in queues if in_own)
     others = (jobs for in_own, jobs in queues if not in_own)
     return chain(chain.from_iterable(own), merge(*others, key=lambda job: job.place))
@@ -147,16 +149,16 @@ def _waiting(there: JobsByHolder) -> Iterable[WaitingJob]:
 
 def _first_of_alike(jobs: Iterable[WaitingJob]) -> Sequence[WaitingJob]:
     """The first of jobs alike that follow one another, with how many tasks they are."""
-    found: list[WaitingJob] = []
+    alike: list[WaitingJob] = []
     for job in jobs:
         if not job.waits.for_quota or job.waits.for_nodes:
             continue
-        before = found[-1] if found else None
+        before = alike[-1] if alike else None
         if before and (before.tenant, before.alike) == (job.tenant, job.alike):
-            found[-1] = before._replace(tasks=before.tasks + job.tasks)
+            alike[-1] = before._replace(tasks=before.tasks + job.tasks)
         else:
-            found.append(job)
-    return found
+            alike.append(job)
+    return alike
 
 
 def _fill(parts: Iterable[_Part], capacity_millislices: int) -> None:
@@ -192,12 +194,12 @@ def _place(
     job that needs several at once would never start. Runs on these nodes hand their quota over to
     it, if their tenants start nothing now: what is free elsewhere is then for who waits for that.
     """
-    nowhere = [one for part in parts for one in _place_within(part, free)]
+    nowhere = [pair for part in parts for pair in _place_within(part, free)]
     nowhere = [(part, unit) for part, unit in nowhere if not _plan(part, unit, free, nodes)]
     left = capacity_millislices - sum(part.level for part in parts)
     spare = {part.name: nodes.spare(part) for part in parts}
     pool = sum(spare.values())
-    for part in sorted(parts, key=lambda one: one.turn):
+    for part in sorted(parts, key=lambda job: job.turn):
         beyond = _place_beyond(part, free, left + pool - spare[part.name])
         left -= beyond
         if beyond:
@@ -248,8 +250,8 @@ def _place_beyond(part: _Part, free: FreeInstances, left: int) -> int:
 class _Nodes:
     """The nodes on which jobs that wait for GPUs will start, once runs there have ended."""
 
-    def __init__(self, there: JobsByHolder, free: Mapping[str, Mapping[str, int]]) -> None:
-        self._there, self._free = there, free
+    def __init__(self, by_holder: JobsByHolder, free: Mapping[str, Mapping[str, int]]) -> None:
+        self._there, self._free = by_holder, free
         self._next: dict[tuple[Shape, int], deque[str] | None] = {}
         self._handed = Counter[str]()
 
@@ -290,10 +292,12 @@ class _Nodes:
         fit = [
             node
             for node, gpus in self._all.items()
-            if all(gpus[kind] >= count for kind, count in job.shape)
+            if all(gpus[gres_type] >= count for gres_type, count in job.shape)
         ]
         has = {
-            node: sum(min(count, left.get(node, {}).get(kind, 0)) for kind, count in job.shape)
+            node: sum(
+                min(count, left.get(node, {}).get(gres_type, 0)) for gres_type, count in job.shape
+            )
             for node in fit
         }
         nodes = deque(sorted(fit, key=lambda node: (-has[node], node)))
@@ -307,23 +311,23 @@ class _Nodes:
     @cached_property
     def _runs(self) -> dict[str, list[tuple[JobView, Mapping[str, int]]]]:
         """Runs by node, with the GPU instances that they hold there."""
-        found: dict[str, list[tuple[JobView, Mapping[str, int]]]] = {
+        runs_of_node: dict[str, list[tuple[JobView, Mapping[str, int]]]] = {
             node: [] for node in self._free
         }
         for run in self._there.runs:
             for node, gpus in gpus_on_nodes(run):
-                if node in found:
-                    found[node].append((run, gpus))
-        return found
+                if node in runs_of_node:
+                    runs_of_node[node].append((run, gpus))
+        return runs_of_node
 
     @cached_property
     def _all(self) -> Mapping[str, Counter[str]]:
         """GPU instances by node and type, held or not."""
-        found = {node: Counter(there) for node, there in self._free.items()}
+        free = {node: Counter(counts) for node, counts in self._free.items()}
         for node, runs in self._runs.items():
             for _, gpus in runs:
-                found[node].update(gpus)
-        return found
+                free[node].update(gpus)
+        return free
 
 
 def _without_missing(
@@ -335,7 +339,7 @@ def _without_missing(
     the same tenants always give first.
     """
     levels = dict(own)
-    in_order = sorted(parts, key=lambda one: (not one.contends, one.name))
+    in_order = sorted(parts, key=lambda part: (not part.contends, part.name))
     for keeps_lendable in (True, False):
         for part in in_order:
             lendable = policy[part.name].quota.lending_limit_millislices

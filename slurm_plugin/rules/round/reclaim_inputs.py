@@ -51,7 +51,7 @@ def reclaim_input(inputs: World) -> ReclaimInput:
 
 
 def giving_back(
-    there: ReclaimInput, inputs: World, recalls: Iterable[Recall], excess: Mapping[str, int]
+    given: ReclaimInput, inputs: World, recalls: Iterable[Recall], excess: Mapping[str, int]
 ) -> ReclaimInput:
     """``there`` with all that runs on borrowed quota, what waits for recalls, and what must go.
 
@@ -65,23 +65,23 @@ def giving_back(
     waiting = {name: amount - held.get(name, 0) for name, amount in _wanted_whole(policy, theirs)}
     runs = [run for run in inputs.jobs.held.priced if run.job.gpus]
     return replace(
-        there,
+        given,
         wanting=tuple(within_guarantees(theirs, policy)),
-        running=tuple(_running(runs, inputs.slurm_view, there.free, excess=excess)),
-        shrink=_shrink(recalls, waiting, there.above_nominal_millislices, excess),
+        running=tuple(_running(runs, inputs.slurm_view, given.free, excess=excess)),
+        shrink=_shrink(recalls, waiting, given.above_nominal_millislices, excess),
         recalled=_recalled(recalls),
         late=frozenset(_late(recalls, inputs)),
     )
 
 
-def _wanted_whole(policy: Policy, there: JobsByHolder) -> Iterator[tuple[str, int]]:
+def _wanted_whole(policy: Policy, by_holder: JobsByHolder) -> Iterator[tuple[str, int]]:
     """Yield what each tenant's jobs hold and wait for within its guaranteed quota.
 
     Of the jobs that wait for a loan those count that fit whole into the rest: while one of them
     takes quota back, no run has to end for it.
     """
-    queues, own = there.for_loans, guaranteed_quota(policy)
-    for name, needs in own_needs(policy, demand_of(policy, there), queues).items():
+    queues, own = by_holder.for_loans, guaranteed_quota(policy)
+    for name, needs in own_needs(policy, demand_of(policy, by_holder), queues).items():
         left = max(0, own[name] - needs)
         for job in queues.get(name, ()):
             left -= min(job.tasks, left // job.cost_millislices) * job.cost_millislices

@@ -57,23 +57,23 @@ def plan(inputs: World) -> RoundPlan:
     # A lender does not wait for borrowers of which no run can be ended in order: what a rule cuts
     # off their loans is the lender's own immediately.
     able = _with_replicas(inputs.slurm_view.services) | _with_requeueable(inputs.slurm_view)
-    known = [recall for recall in ledger_view.recalls if recall.borrower in able]
+    recalls_left = [recall for recall in ledger_view.recalls if recall.borrower in able]
     held = inputs.held
     beyond = capped(inputs.policy, ledger_view.windows, ledger_view.when, held)
     waiting = waits(inputs, reclaim_input(inputs), beyond)
-    lent = _lent(inputs, waiting, known)
+    lent = _lent(inputs, waiting, recalls_left)
     over = over_entitlement(inputs.fitted, lent.loans, held)
     excess = {name: amount for name, amount in over.items() if name in beyond}
-    recalls = _Recalls(inputs, able, known, lent.loans, held)
+    recalls = _Recalls(inputs, able, recalls_left, lent.loans, held)
     called = recalls.left({})
-    found = NOBODY
+    eviction = NOBODY
     if called or excess or lent.turn:
         # A tenant beyond a cap gives up just the excess, so its replicas are not drained for turns.
         others = {name: amount for name, amount in over.items() if name not in excess}
-        there = giving_back(waiting.reclaim_input, inputs, called, excess)
-        found = runs_to_end(there, lent.turn, others, waiting.free)
-    left = recalls.left(found.ready) if found.ready else called
-    return RoundPlan(lent.loans, left, found, over)
+        giving = giving_back(waiting.reclaim_input, inputs, called, excess)
+        eviction = runs_to_end(giving, lent.turn, others, waiting.free)
+    left = recalls.left(eviction.ready) if eviction.ready else called
+    return RoundPlan(lent.loans, left, eviction, over)
 
 
 def _is_anything_lent(ledger_view: LedgerView) -> bool:
@@ -107,17 +107,24 @@ class _Recalls:
         self,
         inputs: World,
         able: frozenset[str],
-        known: list[Recall],
+        recalls_before: list[Recall],
         after: tuple[Loan, ...],
         held: Mapping[str, int],
     ) -> None:
-        self._policy, self._known, self._after, self._held = inputs.fitted, known, after, held
+        self._policy, self._known, self._after, self._held = (
+            inputs.fitted,
+            recalls_before,
+            after,
+            held,
+        )
         loans = inputs.ledger_view.loans
         self._before = [loan for loan in loans if loan.borrower in able]
         rules = inputs.rules
         self._waiting = for_recalls(inputs.startable)
         self._when = {"now_s": inputs.ledger_view.now_s, "grace_s": rules.grace_s}
-        self._room = have_room(inputs.fitted, loans, known, held, self._waiting, **self._when)
+        self._room = have_room(
+            inputs.fitted, loans, recalls_before, held, self._waiting, **self._when
+        )
 
     def left(self, ready: Mapping[str, int]) -> tuple[Recall, ...]:
         """The recalls that stay.

@@ -52,7 +52,7 @@ class Queued(NamedTuple):
 
 def standing_still(
     before: Mapping[Queued, float],
-    there: JobsByHolder,
+    by_holder: JobsByHolder,
     nodes: Iterable[NodeView],
     limits: Mapping[str, int],
     *,
@@ -66,24 +66,26 @@ def standing_still(
     look; times are by the clock of ``now_s``. A job that has stood still for long is followed even
     while it has no quota: otherwise the loan would go to and fro.
     """
-    free = free_by_node(there.runs, free_on_nodes(nodes, partitions))
-    kinds = {kind for on_node in free.values() for kind, count in on_node.items() if count > 0}
+    free = free_by_node(by_holder.runs, free_on_nodes(nodes, partitions))
+    kinds = {
+        gres_type for on_node in free.values() for gres_type, count in on_node.items() if count > 0
+    }
     if not kinds:
         return {}
-    room = _room(there, limits)
-    long = {one.job_id for one, since_s in before.items() if now_s - since_s >= _PATIENCE_S}
+    room = _room(by_holder, limits)
+    long = {queued.job_id for queued, since_s in before.items() if now_s - since_s >= _PATIENCE_S}
     # Most jobs are left out at once: there may be tens of thousands, and they are seen each second.
     seen = (
         job
-        for qos, queue in there.queues.items()
+        for qos, queue in by_holder.queues.items()
         if is_borrowed(qos) and qos in limits
         for job in queue.waiting
         if job.waits.for_quota and (room[qos] >= job.cost_millislices or job.job_id in long)
-        if job.shape and all(kind in kinds for kind, _ in job.shape)
+        if job.shape and all(gres_type in kinds for gres_type, _ in job.shape)
     )
     left = FreeInstances(free)
     nowhere: set[tuple[Shape, int]] = set()
-    found: dict[Queued, float] = {}
+    since: dict[Queued, float] = {}
     for job in sorted(seen, key=lambda job: job.place):
         qos, cost = borrowed_qos(job.tenant), job.cost_millislices
         queued = Queued(job.job_id, job.tasks)
@@ -96,18 +98,18 @@ def standing_still(
             nowhere.add(job.alike)
             continue
         room[qos] -= cost if has_quota else 0
-        found[queued] = since_s
-    return found
+        since[queued] = since_s
+    return since
 
 
-def _room(there: JobsByHolder, limits: Mapping[str, int]) -> dict[str, int]:
+def _room(by_holder: JobsByHolder, limits: Mapping[str, int]) -> dict[str, int]:
     """What runs leave of the limits, by QOS."""
-    return {qos: limit - there.held.in_qos.get(qos, 0) for qos, limit in limits.items()}
+    return {qos: limit - by_holder.held.in_qos.get(qos, 0) for qos, limit in limits.items()}
 
 
 def _kinds(job: JobView) -> Collection[str]:
     """The types of the GPUs that a job asks for."""
-    return [kind for kind, count in job.gpus.items() if count]
+    return [gres_type for gres_type, count in job.gpus.items() if count]
 
 
 def stuck(since_s: Mapping[Queued, float], now_s: float) -> frozenset[int]:
@@ -131,7 +133,7 @@ def _is_tried(period: int) -> bool:
 def first_until_s(
     before: Mapping[int, float],
     since_s: Mapping[Queued, float],
-    there: JobsByHolder,
+    by_holder: JobsByHolder,
     limits: Mapping[str, int],
     now_s: float,
 ) -> Mapping[int, float]:
@@ -145,25 +147,25 @@ def first_until_s(
     that takes whole nodes may want more than GPUs, and does not go first; what is before it of all
     types it waits for. ``limits`` are millislices by QOS.
     """
-    found = {key: at_s for key, at_s in before.items() if now_s < at_s - FIRST_S + _AGAIN_S}
-    late = {one.job_id for one, at_s in since_s.items() if now_s - at_s >= PASSED_OVER_S}
+    passed = {key: at_s for key, at_s in before.items() if now_s < at_s - FIRST_S + _AGAIN_S}
+    late = {queued.job_id for queued, at_s in since_s.items() if now_s - at_s >= PASSED_OVER_S}
     over = [
         job
-        for job in (there.others if late else ())
-        if job.job_id in late and _key(job) not in found and not _takes_nodes(job)
+        for job in (by_holder.others if late else ())
+        if job.job_id in late and _key(job) not in passed and not _takes_nodes(job)
     ]
     if not over:
-        return found
+        return passed
     still, last = {queued.job_id for queued in since_s}, max(map(place_in_order, over))
-    before_them = (job for job in there.others if place_in_order(job) < last)
+    before_them = (job for job in by_holder.others if place_in_order(job) < last)
     # Slurm keeps whole nodes for who takes them, even where GPUs of its types are free.
     others = (job for job in before_them if job.job_id not in still or _takes_nodes(job))
-    firsts = _firsts(others, _room(there, limits), there.costs)
+    firsts = _firsts(others, _room(by_holder, limits), by_holder.costs)
     for job in over:
         place = place_in_order(job)
-        if all(place < firsts.get(kind, _LAST) for kind in (*_kinds(job), _ANY)):
-            found[_key(job)] = now_s + FIRST_S
-    return found
+        if all(place < firsts.get(gres_type, _LAST) for gres_type in (*_kinds(job), _ANY)):
+            passed[_key(job)] = now_s + FIRST_S
+    return passed
 
 
 def _firsts(
@@ -175,15 +177,15 @@ def _firsts(
     Slurm's reason is not enough: a job whose limit has just grown keeps the old one until backfill
     comes to it, which then keeps GPUs for it.
     """
-    found: dict[str, tuple[float, int]] = {}
+    firsts: dict[str, tuple[float, int]] = {}
     for job in jobs:
         has_quota = room.get(job.qos, -1) >= job_cost(job, costs)
         waits = waits_of(job)
         if waits.for_gpus or (has_quota and waits.for_quota):
             place = place_in_order(job)
-            for kind in (_ANY,) if _takes_nodes(job) else _kinds(job):
-                found[kind] = min(found.get(kind, place), place)
-    return found
+            for gres_type in (_ANY,) if _takes_nodes(job) else _kinds(job):
+                firsts[gres_type] = min(firsts.get(gres_type, place), place)
+    return firsts
 
 
 def _key(job: JobView) -> int:

@@ -91,5 +91,7 @@ def wanted_limits(
         else in_use(inputs.seen_jobs, now_s=now_s, has_budgets=has_budgets, billing=billing)
     )
     config = shown.conf.config
-    found = found_of(cluster, shown.associations, shown.qos, config, used, billing=billing)
-    return WantedLimits(allowed, found, desired_limits(allowed, found, inputs.ledger_view.known))
+    slurm_limits = found_of(cluster, shown.associations, shown.qos, config, used, billing=billing)
+    return WantedLimits(
+        allowed, slurm_limits, desired_limits(allowed, slurm_limits, inputs.ledger_view.known)
+    )

@@ -106,25 +106,25 @@ def waits(
     Jobs in their tenants' own QOS come first: as many as their tenants' guaranteed quotas pay for
     take their free GPU instances before any job that waits for a loan.
     """
-    there, turn_s = inputs.startable, inputs.rules.turn_s
-    free, first = reclaim_input.free, within_guarantees(there, inputs.fitted)
+    by_holder, turn_s = inputs.startable, inputs.rules.turn_s
+    free, first = reclaim_input.free, within_guarantees(by_holder, inputs.fitted)
     if first:
         left = FreeInstances(free)
         for job in first:
             left.place(job)
         free = dict.fromkeys(free, _NOTHING) | left.by_node()
     guaranteed = frozenset(job.tenant for job in first)
-    queues = but_stuck(there.for_loans, inputs.slurm_view.stuck)
+    queues = but_stuck(by_holder.for_loans, inputs.slurm_view.stuck)
     batch = tuple(batch_runs(inputs, reclaim_input)) if queues else ()
     return Waits(queues, free, reclaim_input, turn_s, guaranteed, capped, batch, inputs.busy)
 
 
 def batch_runs(inputs: World, reclaim_input: ReclaimInput) -> Iterator[Running]:
     """The runs on borrowed quota that nobody tells to go."""
-    known, usable = {run.job_id for run in reclaim_input.running}, reclaim_input.free
+    running_ids, usable = {run.job_id for run in reclaim_input.running}, reclaim_input.free
     for (_, qos), runs in inputs.jobs.held.places.items():
         for job, cost, _ in runs if is_borrowed(qos) else ():
-            if cost and job.job_id not in known and not job.is_doubtful:
+            if cost and job.job_id not in running_ids and not job.is_doubtful:
                 yield Running.of(job, cost, usable, is_replica=False)
 
 
@@ -286,13 +286,13 @@ class _Grants:
         due = self._due(queues)
         self._gather_for(due, queues)
         while due:
-            one = due.pop(whose_turn(due, now_s, turn_s))
-            for nth in one.jobs:
-                job = queues[one.name][nth]
-                if self._start(one.name, job):
-                    _take(queues[one.name], nth)
+            due_tenant = due.pop(whose_turn(due, now_s, turn_s))
+            for nth in due_tenant.jobs:
+                job = queues[due_tenant.name][nth]
+                if self._start(due_tenant.name, job):
+                    _take(queues[due_tenant.name], nth)
                     return None
-                if turn := self._kept_for(one.name, job):
+                if turn := self._kept_for(due_tenant.name, job):
                     return turn
         return None
 
@@ -302,7 +302,7 @@ class _Grants:
         Who has least for its weight comes first.
         """
         before_s = self._waits.reclaim_input.now_s - self._waits.turn_s
-        found: list[_Due] = []
+        due: list[_Due] = []
         for name, queue in queues.items():
             jobs = [
                 (job.since_s, nth)
@@ -314,21 +314,21 @@ class _Grants:
             if jobs and self._used[name] < self._shares[name]:
                 part = self._part(name, min(jobs)[0], is_account=True)
                 of_tenant = [nth for _, nth in sorted(jobs)]
-                found.append(_Due(part.borrowed, part.past, part.since_s, name, of_tenant))
-        return sorted(found)
+                due.append(_Due(part.borrowed, part.past, part.since_s, name, of_tenant))
+        return sorted(due)
 
     def _gather_for(self, due: list["_Due"], queues: Mapping[str, deque[WaitingJob]]) -> None:
         """Grant what others hold to the first job that only batch jobs keep out."""
-        for one in due if self._batch else ():
-            for nth in one.jobs:
-                job = queues[one.name][nth]
-                if self._left.nodes(job) and self._may_plan(one.name, job):
+        for due_tenant in due if self._batch else ():
+            for nth in due_tenant.jobs:
+                job = queues[due_tenant.name][nth]
+                if self._left.nodes(job) and self._may_plan(due_tenant.name, job):
                     return
-                if self._may_drain(one.name, job):
+                if self._may_drain(due_tenant.name, job):
                     continue
-                if self._gather(one.name, job):
-                    due.remove(one)
-                    _take(queues[one.name], nth)
+                if self._gather(due_tenant.name, job):
+                    due.remove(due_tenant)
+                    _take(queues[due_tenant.name], nth)
                     return
 
     def _may_drain(self, name: str, job: WaitingJob) -> bool:
@@ -349,25 +349,25 @@ class _Grants:
         level, turn = self._used[name] + job.cost_millislices, Turn(job)
         if not self._soon.may_raise(name, level):
             return None
-        found = self._drained_for(job)
-        if found is not None and (quota := self._lacking(name, level)):
+        room = self._drained_for(job)
+        if room is not None and (quota := self._lacking(name, level)):
             turn = replace(turn, quota=quota)
-            found = self._room(turn)
-        if found is None:
+            room = self._room(turn)
+        if room is None:
             return None
         # The turn's job is the only one.
-        nodes = next(iter(found.places.values()), ())
+        nodes = next(iter(room.places.values()), ())
         self._left.take(job, nodes or self._left.nodes(job))
         share = min(self._shares[name], self._demand[name])
         self._raise(self._tree, {name: max(share, level)})
         # The tenant's other jobs must not start in place of the runs that end.
         reclaim_input, gone = self._waits.reclaim_input, Counter[str]()
         for run in reclaim_input.running:
-            if run.run in found.victims and run.tenant in self._beyond:
+            if run.run in room.victims and run.tenant in self._beyond:
                 gone[run.tenant] += run.cost_millislices
-        for one, amount in gone.items():
-            held = self._own[one] + reclaim_input.above_nominal_millislices[one]
-            self._used[one] = min(self._used[one], held) - amount
+        for tenant, amount in gone.items():
+            held = self._own[tenant] + reclaim_input.above_nominal_millislices[tenant]
+            self._used[tenant] = min(self._used[tenant], held) - amount
         return replace(turn, nodes=nodes)
 
     def _room(self, turn: Turn) -> Reclaim | None:
@@ -384,10 +384,17 @@ class _Grants:
         soon = LevelTree(self._policy, self._own, self._soon.levels)
         soon.raise_to(name, level)
         self._raise(
-            soon, {one: before[one] for one, left in soon.levels.items() if left < before[one]}
+            soon,
+            {
+                tenant: before[tenant]
+                for tenant, left in soon.levels.items()
+                if left < before[tenant]
+            },
         )
         return {
-            one: self._used[one] - left for one, left in soon.levels.items() if left < before[one]
+            tenant: self._used[tenant] - left
+            for tenant, left in soon.levels.items()
+            if left < before[tenant]
         }
 
     def _start(self, name: str, job: WaitingJob) -> bool:
@@ -455,12 +462,12 @@ class _Grants:
         whether runs that end by themselves make room for it.
         """
         others = [run for run in self._batch.values() if run.tenant != name]
-        found = self._making_room(job, others)
-        if found is None:
+        making = self._making_room(job, others)
+        if making is None:
             return False
-        nodes, ends = found
-        known = {run.job_id for run in ends}
-        more = self._by_most([run for run in others if run.job_id not in known])
+        nodes, ends = making
+        ending = {run.job_id for run in ends}
+        more = self._by_most([run for run in others if run.job_id not in ending])
         level = self._used[name] + job.cost_millislices
 
         def are_enough(count: int) -> bool:
@@ -481,21 +488,21 @@ class _Grants:
         for run in runs:
             for node in run.instances:
                 on[node].append(run)
-        found: list[tuple[int, str, Sequence[Running]]] = []
+        choices: list[tuple[int, str, Sequence[Running]]] = []
         for node in self._waits.free:
             ends: list[Running] = []
-            there = Counter[str]()
+            counts = Counter[str]()
             for run in on[node]:
-                if self._left.has(node, job, there):
+                if self._left.has(node, job, counts):
                     break
-                if any(run.instances[node].get(kind) for kind, _ in job.shape):
-                    there.update(run.instances[node])
+                if any(run.instances[node].get(gres_type) for gres_type, _ in job.shape):
+                    counts.update(run.instances[node])
                     ends.append(run)
-            if self._left.has(node, job, there):
-                found.append((sum(run.cost_millislices for run in ends), node, ends))
-        if len(found) < job.nodes:
+            if self._left.has(node, job, counts):
+                choices.append((sum(run.cost_millislices for run in ends), node, ends))
+        if len(choices) < job.nodes:
             return None
-        best = sorted(found, key=lambda one: one[:2])[: job.nodes]
+        best = sorted(choices, key=lambda choice: choice[:2])[: job.nodes]
         gone = {run.job_id: run for *_, of in best for run in of}
         return [node for _, node, _ in best], list(gone.values())
 
@@ -522,7 +529,7 @@ class _Grants:
         gone = Counter[str]()
         for run in runs:
             gone[run.tenant] += run.cost_millislices
-        return {one: max(0, self._used[one] - amount) for one, amount in gone.items()}
+        return {tenant: max(0, self._used[tenant] - amount) for tenant, amount in gone.items()}
 
     def _start_on_own(self, name: str, job: WaitingJob) -> bool:
         """Like ``_start``, for a job that uses what is left of its tenant's guaranteed quota.
@@ -586,7 +593,7 @@ class _Grants:
                 here.append(self._part(name, since_s, is_account=True))
             heapify(here)
             if here:
-                oldest_s = min(one.since_s for one in here)
+                oldest_s = min(part.since_s for part in here)
                 above = parts.setdefault(parent(self._policy, name), [])
                 above.append(self._part(name, oldest_s, is_account=False))
         heapify(parts[""])
@@ -610,7 +617,10 @@ class _Grants:
         weights = {name: self._policy[name].quota.weight for name in most}
         for name in sorted(
             most,
-            key=lambda one: (self._tree.borrowed(one, is_account=True) // weights[one], one),
+            key=lambda account: (
+                self._tree.borrowed(account, is_account=True) // weights[account],
+                account,
+            ),
         ):
             levels = range(tree.levels[name] + 1, most[name] + 1)
             kept = bisect_left(levels, True, key=lambda level: not tree.may_raise(name, level))

@@ -169,8 +169,8 @@ def world(
     they are to be fitted to what is there now.
     """
     policy, nodes = ledger_view.policy, slurm_view.nodes
-    known = slurm_view.by_holder
-    seen = known or jobs_by_holder(slurm_view.jobs, rules.partitions, rules.costs, rules.models)
+    by_holder = slurm_view.by_holder
+    seen = by_holder or jobs_by_holder(slurm_view.jobs, rules.partitions, rules.costs, rules.models)
     jobs = seen
     judged = as_budgets_let(policy, ledger_view.run_minutes, seen, ledger_view.when.at_s)
     if judged:
@@ -221,13 +221,15 @@ def rules_of(settings: Settings) -> QuotaRules:
     )
 
 
-def _without(tasks: Mapping[int, int], there: JobsByHolder) -> JobsByHolder:
+def _without(tasks: Mapping[int, int], by_holder: JobsByHolder) -> JobsByHolder:
     """The holdings without so many waiting tasks of each job."""
     if not tasks:
-        return there
-    left = ((job, max(1, len(job.untouched)) - tasks.get(job.job_id, 0)) for job in there.others)
+        return by_holder
+    left = (
+        (job, max(1, len(job.untouched)) - tasks.get(job.job_id, 0)) for job in by_holder.others
+    )
     others = (_first(job, count) for job, count in left if count > 0)
-    return there.with_others(tuple(others))
+    return by_holder.with_others(tuple(others))
 
 
 def _first(job: JobView, count: int) -> JobView:

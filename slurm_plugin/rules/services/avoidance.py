@@ -49,7 +49,7 @@ def avoidance_changes(
 
     ``excluded`` are the excluded nodes by job id; a job that it lacks is left alone.
     """
-    found: dict[Target, JobChange] = {}
+    changes: dict[Target, JobChange] = {}
     for job, slots in _records(release, jobs):
         tag = JobTag.find(job.admin_comment)
         if tag is None or job.job_id not in excluded:
@@ -58,30 +58,32 @@ def avoidance_changes(
         avoids = _bounded(release.avoid, job, own, nodes)
         if avoids == tag.avoids:
             continue
-        found[Tasks(release.array_job_id, slots)] = JobChange(
+        changes[Tasks(release.array_job_id, slots)] = JobChange(
             excluded_nodes=own.union(avoids),
             admin_comment=retagged(job.admin_comment, replace(tag, avoids=avoids).text()),
         )
-    return found
+    return changes
 
 
 def waits_too_long(jobs: Iterable[JobView], now_s: float) -> Mapping[int, frozenset[int]]:
     """Return the slots, by array job id, that have waited for another node for a minute."""
-    found: dict[int, set[int]] = {}
+    slots_by_array: dict[int, set[int]] = {}
     for job in jobs:
         is_waiting = job.state in WAITING and not job.held and job.array_job_id is not None
         if is_waiting and _avoids(job) and now_s - (job.eligible_s or now_s) >= LONGEST_S:
-            found.setdefault(job.array_job_id or 0, set()).update(_indices(job))
-    return {array: frozenset(slots) for array, slots in found.items()}
+            slots_by_array.setdefault(job.array_job_id or 0, set()).update(_indices(job))
+    return {array: frozenset(slots) for array, slots in slots_by_array.items()}
 
 
 def avoiding(jobs: Iterable[JobView]) -> tuple[Release, ...]:
     """Return the waiting slots that avoid a node, held ones too; they are to avoid none."""
-    found: dict[int, set[int]] = {}
+    slots_by_array: dict[int, set[int]] = {}
     for job in jobs:
         if job.array_job_id is not None and job.state in WAITING and _avoids(job):
-            found.setdefault(job.array_job_id, set()).update(_indices(job))
-    return tuple(Release(array, frozenset(slots)) for array, slots in sorted(found.items()))
+            slots_by_array.setdefault(job.array_job_id, set()).update(_indices(job))
+    return tuple(
+        Release(array, frozenset(slots)) for array, slots in sorted(slots_by_array.items())
+    )
 
 
 def _bounded(

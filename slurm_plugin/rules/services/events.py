@@ -24,9 +24,9 @@ def happened(
     A service that was not there before has none: a daemon that starts does not know when what
     it finds has happened.
     """
-    known = {view.array_job_id: view for view in before}
+    views = {view.array_job_id: view for view in before}
     for view in now:
-        last = known.get(view.array_job_id)
+        last = views.get(view.array_job_id)
         if last is None:
             continue
         key = (view.tenant, view.name)

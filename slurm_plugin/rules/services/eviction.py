@@ -63,14 +63,14 @@ class Evictions:
         """
         self._leader.require()
         now_s, asked = self._clock(), frozenset(request.runs)
-        known = {key: told for key, told in self._told.items() if told[0] > now_s}
+        still_told = {key: told for key, told in self._told.items() if told[0] > now_s}
         new = {
             (service.array_job_id, slot.index, slot.start_s): (now_s + EVICTION_S, request.why)
             for service in services
             for slot in service.slots
             if (slot.job_id, slot.start_s) in asked
         }
-        self._told = known | new
+        self._told = still_told | new
         return DoneAnswer()
 
     def end(

@@ -35,11 +35,13 @@ def still_waiting(
     }
 
 
-def about_to_start(policy: Policy, there: JobsByHolder) -> frozenset[str]:
+def about_to_start(policy: Policy, by_holder: JobsByHolder) -> frozenset[str]:
     """Tenants with a job that waits for their own quota and fits into what is left of that."""
     own = guaranteed_quota(policy)
     return frozenset(
         tenant
-        for tenant, jobs in for_recalls(there).items()
-        if any(job.cost_millislices <= own.get(tenant, 0) - there.in_own(tenant) for job in jobs)
+        for tenant, jobs in for_recalls(by_holder).items()
+        if any(
+            job.cost_millislices <= own.get(tenant, 0) - by_holder.in_own(tenant) for job in jobs
+        )
     )

@@ -177,16 +177,16 @@ def walls_of(
     A repartition's reservation is none: replicas in its way are told to end, and all others stay.
     """
     waiting = {job.job_id: job for job in jobs}
-    found: dict[str, list[Wall]] = defaultdict(list)
-    for one in (r for r in reservations if not r.name.startswith(REPARTITION_RESERVATION)):
-        for node in one.nodes:
-            why = f"reservation {one.name} of {node} begins"
-            found[node].append(Wall(one.start_s, why, reservation=one))
+    walls: dict[str, list[Wall]] = defaultdict(list)
+    for reservation in (r for r in reservations if not r.name.startswith(REPARTITION_RESERVATION)):
+        for node in reservation.nodes:
+            why = f"reservation {reservation.name} of {node} begins"
+            walls[node].append(Wall(reservation.start_s, why, reservation=reservation))
     for plan in plans:
         for node in plan.nodes if plan.job_id in waiting else ():
             why = f"job {waiting[plan.job_id].task} is to start on {node}"
-            found[node].append(Wall(plan.start_s, why, waiting[plan.job_id]))
-    return found
+            walls[node].append(Wall(plan.start_s, why, waiting[plan.job_id]))
+    return walls
 
 
 def spare_minutes(

@@ -33,19 +33,19 @@ class ReplicaBounds:
 
 
 def ordered(
-    known: ServiceOrder, request: OrderRequest, script: ReplicaBounds, now_s: float
+    service_order: ServiceOrder, request: OrderRequest, script: ReplicaBounds, now_s: float
 ) -> ServiceOrder:
     """The order that holds after the request.
 
     Raises InvalidInputError (SW-VALUE) for impossible bounds.
     """
     if request.what == "restart":
-        return known.model_copy(update={"restart_s": now_s})
+        return service_order.model_copy(update={"restart_s": now_s})
     if request.what == "end":
-        return known.model_copy(update={"delete_s": known.delete_s or now_s})
+        return service_order.model_copy(update={"delete_s": service_order.delete_s or now_s})
     _check(request, script)
     bounds = {"min_replicas": request.min_replicas, "max_replicas": request.max_replicas}
-    return known.model_copy(update=bounds)
+    return service_order.model_copy(update=bounds)
 
 
 def _check(request: OrderRequest, script: ReplicaBounds) -> None:
@@ -67,11 +67,11 @@ def _check(request: OrderRequest, script: ReplicaBounds) -> None:
 
 def arrays_of(services: Iterable["ServiceView"]) -> Mapping[ServiceKey, frozenset[int]]:
     """Array job ids of all generations of each service."""
-    found: dict[ServiceKey, frozenset[int]] = {}
+    arrays: dict[ServiceKey, frozenset[int]] = {}
     for service in services:
         key = (service.tenant, service.name)
-        found[key] = found.get(key, frozenset()) | {service.array_job_id}
-    return found
+        arrays[key] = arrays.get(key, frozenset()) | {service.array_job_id}
+    return arrays
 
 
 def rolled_over(
@@ -83,11 +83,11 @@ def rolled_over(
     outlived the ordered one. Orders to end a service do not pass on.
     """
     return {
-        key: Ordered(one.order, newest)
-        for key, one in orders.items()
-        if one.order.delete_s is None and (lives := arrays.get(key))
-        if one.array_job_id != (newest := max(lives))
-        if one.array_job_id in lives or newest < one.array_job_id
+        key: Ordered(order.order, newest)
+        for key, order in orders.items()
+        if order.order.delete_s is None and (lives := arrays.get(key))
+        if order.array_job_id != (newest := max(lives))
+        if order.array_job_id in lives or newest < order.array_job_id
     }
 
 
@@ -100,7 +100,7 @@ def over(
     """
     return frozenset(
         key
-        for key, one in orders.items()
-        if one.array_job_id not in (lives := arrays.get(key, frozenset()))
-        or (one.order.delete_s is not None and one.array_job_id < max(lives))
+        for key, order in orders.items()
+        if order.array_job_id not in (lives := arrays.get(key, frozenset()))
+        or (order.order.delete_s is not None and order.array_job_id < max(lives))
     )

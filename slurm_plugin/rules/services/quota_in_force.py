@@ -118,23 +118,23 @@ class QuotaInForce:
 
     def views(self, used: Mapping[str, int], at_s: float) -> tuple[TenantView, ...]:
         """Each tenant as the launcher sees it at ``at_s``; ``used`` is what its own jobs hold."""
-        most = {name: one.limit_millislices for name, one in self.standings.items()}
+        most = {name: standing.limit_millislices for name, standing in self.standings.items()}
         together, budgets = with_those_below(self.policy, used), self._binding_budgets(int(at_s))
         return tenant_views(self._nominal, used, together, most, budgets)
 
     def _binding_budgets(self, at_s: int) -> Mapping[str, BudgetView]:
         """Return the budget that leaves the jobs of each tenant the least, its own or one above."""
-        found: dict[str, BudgetView] = {}
+        budgets: dict[str, BudgetView] = {}
         for name in downward(self.policy):
             budget = self.policy[name].budget
-            known = [found[above]] if (above := parent(self.policy, name)) in found else []
+            bounds = [budgets[above]] if (above := parent(self.policy, name)) in budgets else []
             if budget is not None and name in self.run_minutes:
                 resets_s = next_start_s(budget.period, at_s, self._settings.ledger.time_zone)
                 left = self.run_minutes[name]
-                known += [BudgetView(payer=name, run_millislice_min=left, resets_s=resets_s)]
-            if known:
-                found[name] = min(known, key=lambda one: one.run_millislice_min)
-        return found
+                bounds += [BudgetView(payer=name, run_millislice_min=left, resets_s=resets_s)]
+            if bounds:
+                budgets[name] = min(bounds, key=lambda budget: budget.run_millislice_min)
+        return budgets
 
     @property
     def highest_limits(self) -> Mapping[str, int]:
@@ -168,15 +168,15 @@ class QuotaInForce:
 
     def _follow_capacity(self, nodes: Iterable[NodeView], whole: int | None, now_s: float) -> None:
         """Note whether quotas exceed the capacity, and which nodes are no longer in Slurm."""
-        there = frozenset(node.name for node in nodes if has_gpus(node, self._partitions))
-        self._nodes |= there
-        before, gone = self.overcommitment, self._nodes - there
+        with_gpus = frozenset(node.name for node in nodes if has_gpus(node, self._partitions))
+        self._nodes |= with_gpus
+        before, gone = self.overcommitment, self._nodes - with_gpus
         self.overcommitment = followed(before, self.policy, whole, gone, now_s)
 
     def snapshot(
         self,
         seen: Observation,
-        found: tuple[ServiceView, ...],
+        services: tuple[ServiceView, ...],
         used: Mapping[str, int],
         shares: Mapping[str, float],
     ) -> Snapshot:
@@ -205,7 +205,7 @@ class QuotaInForce:
             gpu_types=gpu_types(nodes, costs, self._memory_mib, waiting),
             node_costs=node_costs(nodes, partitions, costs),
             shared=shared_costs(nodes, partitions, costs),
-            services=living(found, jobs),
+            services=living(services, jobs),
             accounts_by_uid=self.accounts_by_uid,
             formula=formula_of(settings.priority),
             rules=AdmissionRules(

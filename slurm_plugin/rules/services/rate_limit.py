@@ -19,15 +19,15 @@ class RateUse:
     at_s: float = 0.0
 
 
-def wait_s(known: RateUse, rate: RateLimit, now_s: float) -> float:
+def wait_s(rate_use: RateUse, rate: RateLimit, now_s: float) -> float:
     """Seconds until the next change is allowed; 0 means now."""
-    return max(0.0, (_still_used(known, rate, now_s) + 1 - rate.at_once) * rate.every_s)
+    return max(0.0, (_still_used(rate_use, rate, now_s) + 1 - rate.at_once) * rate.every_s)
 
 
-def after_change(known: RateUse, rate: RateLimit, now_s: float) -> RateUse:
+def after_change(rate_use: RateUse, rate: RateLimit, now_s: float) -> RateUse:
     """The state after one more change."""
-    return RateUse(_still_used(known, rate, now_s) + 1, now_s)
+    return RateUse(_still_used(rate_use, rate, now_s) + 1, now_s)
 
 
-def _still_used(known: RateUse, rate: RateLimit, now_s: float) -> float:
-    return max(0.0, known.changes - (now_s - known.at_s) / rate.every_s)
+def _still_used(rate_use: RateUse, rate: RateLimit, now_s: float) -> float:
+    return max(0.0, rate_use.changes - (now_s - rate_use.at_s) / rate.every_s)

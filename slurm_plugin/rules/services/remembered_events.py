@@ -27,17 +27,17 @@ class RememberedEvents:
         While the launcher is away, its last report stands: a replica does not get ready twice.
         """
         tells = {**self._reports, **{(report.tenant, report.name): report for report in reports}}
-        there = dict.fromkeys((view.tenant, view.name) for view in views)
-        self._events = {key: self._events.get(key, deque(maxlen=MOST)) for key in there}
+        services = dict.fromkeys((view.tenant, view.name) for view in views)
+        self._events = {key: self._events.get(key, deque(maxlen=MOST)) for key in services}
         for key, event in happened(self._views, views, self._reports, tells, at_s):
             self._events[key].append(event)
         self._views = views
-        self._reports = {key: one for key, one in tells.items() if key in there}
+        self._reports = {key: report for key, report in tells.items() if key in services}
 
     def named(self, name: str, tenants: Collection[str] | None) -> tuple[ServiceEvents, ...]:
         """Return those of the services of that name, of these tenants, by tenant; None is all."""
         return tuple(
-            ServiceEvents(tenant=tenant, name=name, events=tuple(found))
-            for (tenant, known), found in sorted(self._events.items())
-            if known == name and (tenants is None or tenant in tenants)
+            ServiceEvents(tenant=tenant, name=name, events=tuple(event))
+            for (tenant, service), event in sorted(self._events.items())
+            if service == name and (tenants is None or tenant in tenants)
         )

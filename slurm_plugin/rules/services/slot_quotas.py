@@ -75,13 +75,13 @@ class SlotQuotas:
 
         None if the guarantee has no bound on the type.
         """
-        tenant, kind = service.tenant, service.profile
-        most, each = self.types.get(tenant, {}).get(kind), self.costs.get(kind)
+        tenant, gres_type = service.tenant, service.profile
+        most, each = self.types.get(tenant, {}).get(gres_type), self.costs.get(gres_type)
         if most is None or each is None:
             return None
-        alike = (one for one in services if one.profile == kind)
+        alike = (service for service in services if service.profile == gres_type)
         its_own = held(jobs, self.partitions).get(tenant, Held()).guaranteed
-        return (most - its_own.get(kind, 0)) * each - released_millislices(
+        return (most - its_own.get(gres_type, 0)) * each - released_millislices(
             tenant, alike, borrowed=False
         )
 
@@ -92,8 +92,8 @@ class SlotQuotas:
         its_own = {qos_name(tenant), borrowed_qos(tenant)}
         elsewhere = self._used(tenant, (job for job in jobs if job.qos not in its_own))
         own = Millislices(self.guaranteed[tenant])
-        found = replace(self.standings.get(tenant, _NOTHING), own_qos_limit_millislices=own)
-        less = less_elsewhere({tenant: found}, {tenant: elsewhere})[tenant]
+        standing = replace(self.standings.get(tenant, _NOTHING), own_qos_limit_millislices=own)
+        less = less_elsewhere({tenant: standing}, {tenant: elsewhere})[tenant]
         return own - less.own_qos_limit_millislices
 
     def _used(self, tenant: str, jobs: Iterable[JobView]) -> int:

@@ -72,13 +72,13 @@ class SlotRecovery:
         """
         if array_job_id in self._beside:
             return frozenset()
-        found = frozenset(
+        slots = frozenset(
             index
             for (array, index), due_s in self._due_s.items()
             if array == array_job_id and due_s <= at_s
         )
-        self._due_s |= {(array_job_id, index): at_s + _AGAIN_S for index in found}
-        return found
+        self._due_s |= {(array_job_id, index): at_s + _AGAIN_S for index in slots}
+        return slots
 
     def revive(self, array_job_id: int, beside: frozenset[int]) -> None:
         """Note that slots of the array are requeued, held; those ``beside`` lived right before.
@@ -105,7 +105,7 @@ class SlotRecovery:
             for array, those in self._beside.items()
             if judged.get(array, False) is not False
         }
-        found = frozenset(array for array, is_so in judged.items() if is_so)
-        return found.union(
+        arrays = frozenset(array for array, is_so in judged.items() if is_so)
+        return arrays.union(
             service.array_job_id for service in services if service.array_job_id in self._gone
         )

@@ -61,13 +61,13 @@ class _Place:
 
 def service_arrays(jobs: Iterable[JobView]) -> Mapping[int, JobTag]:
     """Tags of all arrays that are services and have not ended, by array job id."""
-    found: dict[int, JobTag] = {}
+    tags: dict[int, JobTag] = {}
     for job in jobs:
         tag = JobTag.find(job.admin_comment)
         alive = job.state is not JobState.ENDED
         if alive and job.array_job_id is not None and tag is not None and tag.service is not None:
-            found[job.array_job_id] = tag
-    return found
+            tags[job.array_job_id] = tag
+    return tags
 
 
 def tokens(jobs: Iterable[JobView], since_s: float) -> frozenset[str]:
@@ -96,14 +96,14 @@ def services(observation: Observation, costs: Mapping[str, Millislices]) -> tupl
 
 
 def living(
-    found: Iterable[ServiceView], jobs: Iterable[JobView]
+    services: Iterable[ServiceView], jobs: Iterable[JobView]
 ) -> Mapping[tuple[str, str], Living]:
     """The oldest array of each service, with its owner and the number of arrays.
 
     Keys are tenant and service name.
     """
     owners = {job.array_job_id: job.uid for job in jobs}
-    newest_first = sorted(found, key=lambda service: -service.array_job_id)
+    newest_first = sorted(services, key=lambda service: -service.array_job_id)
     arrays = Counter((s.tenant, s.name) for s in newest_first)
     return {
         (key := (s.tenant, s.name)): Living(s.array_job_id, owners[s.array_job_id], arrays[key])
@@ -182,15 +182,15 @@ def _slots(
     last = None if whole_number(directives, "nodes", 1) == 1 else -1
     steps = {
         step.job_id: replace(step, ports=step.ports[:last])
-        for step in sorted(observation.steps, key=lambda one: int(one.step), reverse=True)
+        for step in sorted(observation.steps, key=lambda step: int(step.step), reverse=True)
         if step.ports
     }
-    found: dict[int, SlotView] = {}
+    slots: dict[int, SlotView] = {}
     for job in jobs:
         for index in job.untouched if job.task_index is None else {job.task_index}:
-            found[index] = _slot(job, index, steps.get(job.job_id), places, observation.at_s)
+            slots[index] = _slot(job, index, steps.get(job.job_id), places, observation.at_s)
     count = range(_slot_count(directives))
-    return tuple(found.get(i, SlotView(index=i, state="gone")) for i in count)
+    return tuple(slots.get(i, SlotView(index=i, state="gone")) for i in count)
 
 
 def _slot(
@@ -217,8 +217,8 @@ def _slot(
     # Its server runs on the first of its nodes, as the batch script does.
     place = places.get(job.nodes[0]) if job.nodes else None
     node = None if place is None else place.node
-    there = [places[name].node for name in job.nodes if name in places]
-    ends_in_s, why = (None, "") if state == "ending" else _leaves(job, there, now_s)
+    nodes = [places[name].node for name in job.nodes if name in places]
+    ends_in_s, why = (None, "") if state == "ending" else _leaves(job, nodes, now_s)
     return resting.model_copy(
         update={
             "job_id": job.job_id,
@@ -361,7 +361,9 @@ def gpu_types(
             total=sum(node.gpus[name] for node in those if not node.is_shapes),
             free=free[name],
             partitions=frozenset().union(*(node.partitions for node in those)),
-            beside=frozenset(kind for node in those if not node.is_shapes for kind in node.gpus)
+            beside=frozenset(
+                gres_type for node in those if not node.is_shapes for gres_type in node.gpus
+            )
             - {name},
             waiting=waiting.get(name, 0),
             on_nodes=tuple(node.gpus[name] for node in those if not node.is_shapes),

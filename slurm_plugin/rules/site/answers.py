@@ -49,11 +49,15 @@ class Answers(BaseModel):
         cls, gpus: Mapping[str, tuple[str, ...]]
     ) -> Mapping[str, tuple[str, ...]]:
         for model, kinds in gpus.items():
-            if odd := [kind for kind in kinds if may_be_part(kind) and not is_profile(model, kind)]:
-                known = boards()[model].profiles if model in boards() else boards()
+            if odd := [
+                gres_type
+                for gres_type in kinds
+                if may_be_part(gres_type) and not is_profile(model, gres_type)
+            ]:
+                profiles = boards()[model].profiles if model in boards() else boards()
                 what = "profiles that it has" if model in boards() else "models that can be cut"
                 raise ValueError(
-                    f"{model} has no MIG profile {', '.join(odd)}; {what}: {', '.join(known)}."
+                    f"{model} has no MIG profile {', '.join(odd)}; {what}: {', '.join(profiles)}."
                     f" {NAMES_RULE} Whole GPUs of such a name: write them under whole in"
                     " slicewise.toml"
                 )
@@ -73,7 +77,7 @@ def guessed(
     with_gpus = {name for node in gpu_nodes for name in node.partitions}
     of_gpus = [view for view in partitions if view.name in with_gpus]
     hosts = [text for key, text in sorted(config.items()) if _is_controller(key)]
-    found: dict[str, object] = {
+    answers: dict[str, object] = {
         "cluster": config.get("ClusterName", ""),
         "partitions": tuple(view.name for view in _billing_gpus(of_gpus) or of_gpus),
         "gpus": gpu_types(gpu_nodes).models,
@@ -81,8 +85,8 @@ def guessed(
     }
     if hosts:
         host = hosts[0].partition("(")[0]
-        found |= {"controller": host, "gateway": host}
-    return {key: value for key, value in found.items() if value}
+        answers |= {"controller": host, "gateway": host}
+    return {key: value for key, value in answers.items() if value}
 
 
 def unknown_types(nodes: Iterable[NodeView]) -> tuple[UnknownTypes, ...]:

@@ -50,7 +50,7 @@ def conf_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
         *slow_starts(facts.config, window_min),
         *longest_lose(facts.config, window_min),
         *short_window(facts.config, window_min),
-        *(found for check in _CHECKS for found in check(facts, wanted)),
+        *(finding for check in _CHECKS for finding in check(facts, wanted)),
     )
 
 
@@ -125,18 +125,18 @@ def _preempt_lists(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     """Name QOS of the site that begin to preempt with PreemptType=preempt/qos."""
     if _said(facts, "PreemptType") == PREEMPT_QOS:
         return
-    known = {qos.name: qos for qos in facts.qos or ()}
-    for one in known.values():
-        victims = sorted(name for name in one.preempt if not is_ours(name))
-        if is_ours(one.name) or not victims:
+    rows = {qos.name: qos for qos in facts.qos or ()}
+    for qos in rows.values():
+        victims = sorted(name for name in qos.preempt if not is_ours(name))
+        if is_ours(qos.name) or not victims:
             continue
-        own = [name for name in victims if name in known and known[name].preempt_mode == "cluster"]
+        own = [name for name in victims if name in rows and rows[name].preempt_mode == "cluster"]
         yield hint(
             Code.CONF_PREEMPT,
-            f"QOS {one.name} has a Preempt list: {', '.join(victims)}",
+            f"QOS {qos.name} has a Preempt list: {', '.join(victims)}",
             "with PreemptType=preempt/qos it preempts their jobs, which it does not now",
             Mend(
-                Place.ACCOUNTS, f"sacctmgr modify qos {one.name} set Preempt-={','.join(victims)}"
+                Place.ACCOUNTS, f"sacctmgr modify qos {qos.name} set Preempt-={','.join(victims)}"
             ),
             advice=f"Or leave it. {_mode_of(own)}".rstrip(),
         )

@@ -73,14 +73,18 @@ def gpu_types(nodes: Iterable[NodeView]) -> GpuTypes:
     to one model. A type without the size of a MIG instance stands for whole GPUs: of the model that
     its name says, else of one of its own.
     """
-    found = [
-        {kind: count for kind, count in node.gpus.items() if count and not is_pad(kind)}
+    seen = [
+        {
+            gres_type: count
+            for gres_type, count in node.gpus.items()
+            if count and not is_pad(gres_type)
+        }
         for node in nodes
     ]
     models: dict[str, tuple[str, ...]] = {}
     unknown: list[UnknownTypes] = []
     by_stem: dict[str, str] = {}
-    for group in _groups(found):
+    for group in _groups(seen):
         for part in _parts(group):
             told = _model_of(part)
             if isinstance(told, UnknownTypes):
@@ -88,11 +92,13 @@ def gpu_types(nodes: Iterable[NodeView]) -> GpuTypes:
                 continue
             models[told.model] = (*models.get(told.model, ()), *sorted(part.types))
             by_stem[part.stem] = told.model
-    for kind in sorted({kind for counts in found for kind in counts if not may_be_part(kind)}):
-        named = boards_named(kind)
-        own = named[0].model if len(named) == 1 else kind.upper()
-        model = by_stem.get(kind.lower(), own)
-        models[model] = (*models.get(model, ()), kind)
+    for gres_type in sorted(
+        {gres_type for counts in seen for gres_type in counts if not may_be_part(gres_type)}
+    ):
+        named = boards_named(gres_type)
+        own = named[0].model if len(named) == 1 else gres_type.upper()
+        model = by_stem.get(gres_type.lower(), own)
+        models[model] = (*models.get(model, ()), gres_type)
     return GpuTypes({name: models[name] for name in sorted(models)}, tuple(unknown))
 
 
@@ -103,71 +109,71 @@ def fitting_boards(kinds: Iterable[str]) -> tuple[Board, ...]:
     must be that of the boards' profiles, or as drivers show it.
     """
     wanted = tuple(kinds)
-    named = [on for kind in wanted for on in boards_named(_stem(kind))]
-    if not named and any(names_gpu(_stem(kind)) for kind in wanted):
+    named = [on for gres_type in wanted for on in boards_named(_stem(gres_type))]
+    if not named and any(names_gpu(_stem(gres_type)) for gres_type in wanted):
         return ()
     fits: dict[str, Fit] = {}
     for on in named or boards().values():
-        found = [_fit(on, kind) for kind in wanted]
-        known = [fit for fit in found if fit is not None]
-        if known and len(known) == len(found):
-            fits[on.model] = max(known)
+        tried = [_fit(on, gres_type) for gres_type in wanted]
+        fitting = [fit for fit in tried if fit is not None]
+        if fitting and len(fitting) == len(tried):
+            fits[on.model] = max(fitting)
     best = min(fits.values(), default=Fit.NEAR)
     if best is Fit.NEAR and not named:
         return ()
     return tuple(boards()[name] for name, fit in fits.items() if fit is best)
 
 
-def is_profile(model: str, kind: str) -> bool:
+def is_profile(model: str, gres_type: str) -> bool:
     """Whether the GRES type is a MIG profile of that model."""
-    return model in boards() and _fit(boards()[model], kind) is not None
+    return model in boards() and _fit(boards()[model], gres_type) is not None
 
 
-def may_be_part(kind: str) -> bool:
+def may_be_part(gres_type: str) -> bool:
     """Whether a type may stand for parts of GPUs, as far as its name says."""
     return (
-        names_part(kind)
-        or has_memory_of_part(kind)
-        or any(_fit(on, kind) is not None for on in boards().values())
+        names_part(gres_type)
+        or has_memory_of_part(gres_type)
+        or any(_fit(on, gres_type) is not None for on in boards().values())
     )
 
 
-def _fit(on: Board, kind: str) -> Fit | None:
-    found = fitting_profile(on, kind)
-    return None if found is None else found[1]
+def _fit(on: Board, gres_type: str) -> Fit | None:
+    fit = fitting_profile(on, gres_type)
+    return None if fit is None else fit[1]
 
 
-def _is_doubtful(kind: str) -> bool:
+def _is_doubtful(gres_type: str) -> bool:
     """Whether a type that may be a part has no one profile in its name."""
-    fits = (_fit(on, kind) for on in boards().values())
-    return mig_name(kind) is None and all(fit is None for fit in fits)
+    fits = (_fit(on, gres_type) for on in boards().values())
+    return mig_name(gres_type) is None and all(fit is None for fit in fits)
 
 
-def _stem(kind: str) -> str:
+def _stem(gres_type: str) -> str:
     """What a type's name says before its size; AMD's profiles stand behind a "_".
 
     A name without a profile stands alone: no other type's model follows from it.
     """
-    if _is_doubtful(kind):
-        return kind.lower()
-    said = mig_name(kind)
-    return said.stem if said is not None else kind.rpartition("_")[0].lower()
+    if _is_doubtful(gres_type):
+        return gres_type.lower()
+    mig = mig_name(gres_type)
+    return mig.stem if mig is not None else gres_type.rpartition("_")[0].lower()
 
 
 def _groups(nodes: Iterable[_Counts]) -> Sequence[_Group]:
     groups: list[_Group] = []
     for counts in nodes:
         by_stem: dict[str, dict[str, int]] = {}
-        whole = frozenset(kind for kind in counts if not may_be_part(kind))
-        for kind, count in counts.items():
-            if kind not in whole:
-                by_stem.setdefault(_stem(kind), {})[kind] = count
+        whole = frozenset(gres_type for gres_type in counts if not may_be_part(gres_type))
+        for gres_type, count in counts.items():
+            if gres_type not in whole:
+                by_stem.setdefault(_stem(gres_type), {})[gres_type] = count
         for stem, own in by_stem.items():
             beside = [group for group in groups if group.types & own.keys()]
             groups = [group for group in groups if not group.types & own.keys()]
-            types = frozenset(own).union(*(one.types for one in beside))
-            seen = tuple(node for one in beside for node in one.nodes)
-            wholes = (one.beside for one in beside)
+            types = frozenset(own).union(*(other.types for other in beside))
+            seen = tuple(node for other in beside for node in other.nodes)
+            wholes = (other.beside for other in beside)
             groups.append(_Group(stem, types, (*seen, own), whole.union(*wholes)))
     return groups
 
@@ -179,11 +185,14 @@ def _parts(group: _Group) -> Sequence[_Group]:
     """
     if len(group.types) == 1 or fitting_boards(group.types):
         return (group,)
-    return [_Group(group.stem, frozenset({kind}), (), group.beside) for kind in sorted(group.types)]
+    return [
+        _Group(group.stem, frozenset({gres_type}), (), group.beside)
+        for gres_type in sorted(group.types)
+    ]
 
 
 def _model_of(group: _Group) -> Board | UnknownTypes:
-    if doubtful := [kind for kind in sorted(group.types) if _is_doubtful(kind)]:
+    if doubtful := [gres_type for gres_type in sorted(group.types) if _is_doubtful(gres_type)]:
         return UnknownTypes(tuple(doubtful), _WITHOUT_PROFILE, has_profiles=False)
     fitting = fitting_boards(group.types)
     if not fitting:
@@ -194,7 +203,7 @@ def _model_of(group: _Group) -> Board | UnknownTypes:
         names = " or ".join(board.model for board in fitting)
         why = f"the GPU is {names}, which differ in price"
         return UnknownTypes(tuple(sorted(group.types)), why)
-    beside = [on for kind in group.beside for on in boards_named(kind)]
+    beside = [on for gres_type in group.beside for on in boards_named(gres_type)]
     return next((on for on in fitting if on in beside), fitting[0])
 
 
@@ -208,7 +217,9 @@ def _why_none(group: _Group) -> str:
 
 def _prices(fitting: Iterable[Board], group: _Group) -> frozenset[tuple[int, ...]]:
     kinds = sorted(group.types)
-    return frozenset(tuple(cost_millislices(on, kind, _WEIGHT) for kind in kinds) for on in fitting)
+    return frozenset(
+        tuple(cost_millislices(on, gres_type, _WEIGHT) for gres_type in kinds) for on in fitting
+    )
 
 
 def _filled(fitting: Iterable[Board], group: _Group) -> tuple[Board, ...]:
@@ -218,7 +229,7 @@ def _filled(fitting: Iterable[Board], group: _Group) -> tuple[Board, ...]:
     these, and are too many for one of those. () if no such number excludes the other boards.
     """
     numbers = {on.model: [_number(on, counts) for counts in group.nodes] for on in fitting}
-    sums = {model: sum(found) for model, found in numbers.items() if all(found)}
+    sums = {model: sum(number) for model, number in numbers.items() if all(number)}
     least = min(sums.values(), default=0)
     if not group.nodes:
         return ()
@@ -230,21 +241,21 @@ def _filled(fitting: Iterable[Board], group: _Group) -> tuple[Board, ...]:
 def _has_too_few(on: Board, group: _Group) -> bool:
     """Whether a node has more of a type than one such board could."""
     return any(
-        count > profile_of(on, kind).max_instances
+        count > profile_of(on, gres_type).max_instances
         for counts in group.nodes
-        for kind, count in counts.items()
+        for gres_type, count in counts.items()
     )
 
 
 def _number(on: Board, counts: _Counts) -> int:
     """How many boards these instances fill; 0 if they fill no whole number."""
-    found = [(profile_of(on, kind), count) for kind, count in counts.items()]
-    compute = sum(profile.compute_slices * count for profile, count in found)
-    memory = sum(profile.memory_slices * count for profile, count in found)
+    profiles = [(profile_of(on, gres_type), count) for gres_type, count in counts.items()]
+    compute = sum(profile.compute_slices * count for profile, count in profiles)
+    memory = sum(profile.memory_slices * count for profile, count in profiles)
     number = max(
         ceil(Fraction(compute, on.compute_slices)),
         ceil(Fraction(memory, on.memory_slices)),
-        *(ceil(Fraction(count, profile.max_instances)) for profile, count in found),
+        *(ceil(Fraction(count, profile.max_instances)) for profile, count in profiles),
     )
     is_full = number * on.compute_slices == compute or number * on.memory_slices == memory
     return number if is_full else 0

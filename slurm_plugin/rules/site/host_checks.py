@@ -72,14 +72,14 @@ def daemon_checks(facts: DaemonFacts, mode: str, *, is_pair: bool) -> Iterator[F
 
 def key_checks(keys: Iterable[KeyView], now_s: float) -> Iterator[Finding]:
     """Name the valid keys of who is no member of their tenant any more."""
-    for one in keys:
-        if one.has_left and one.is_valid(now_s):
+    for key in keys:
+        if key.has_left and key.is_valid(now_s):
             yield warning(
                 Code.KEY_LEFT,
-                f"API key {one.key_id} ({one.name}) of {one.tenant} was made by {one.created_by},"
+                f"API key {key.key_id} ({key.name}) of {key.tenant} was made by {key.created_by},"
                 " who is not in that account any more",
                 "whoever has the key still asks its services",
-                Mend(Place.HOST, f"slicewise key delete {one.key_id}"),
+                Mend(Place.HOST, f"slicewise key delete {key.key_id}"),
                 advice="If a program needs one, let a member make another first.",
             )
 
@@ -89,8 +89,8 @@ def host_checks(facts: HostFacts, replica_ports: frozenset[int]) -> tuple[Findin
     ways = [file.way for file in facts.files]
     owners = {"root", *(owner for file in facts.files for owner in file.owners)}
     return (
-        *(found for file in facts.files for found in _file(file, owners)),
-        *(found for way in ways for found in replaceable(way, owners)),
+        *(finding for file in facts.files for finding in _file(file, owners)),
+        *(finding for way in ways for finding in replaceable(way, owners)),
         *unmet(facts.needs, ways),
         *space_checks(facts.spaces),
         *port_checks(facts.holders, facts.ports, owners),
@@ -106,25 +106,25 @@ def host_checks(facts: HostFacts, replica_ports: frozenset[int]) -> tuple[Findin
 def _file(file: FileFacts, owners: Collection[str]) -> Iterator[Finding]:
     """Say what is wrong with a file; ``owners`` are those of all files of Slicewise."""
     if (target := file.way.target) is not None:
-        for found in _rights_of(file, target):
-            yield not_led(found, [file.way], target, owners)
+        for finding in _rights_of(file, target):
+            yield not_led(finding, [file.way], target, owners)
 
 
-def _rights_of(file: FileFacts, found: Inode) -> Iterator[Finding]:
-    mode, path = found.mode & 0o7777, file.way.asked
+def _rights_of(file: FileFacts, inode: Inode) -> Iterator[Finding]:
+    mode, path = inode.mode & 0o7777, file.way.asked
     if file.duty == "secret" and mode & _WORLD:
         yield error(
             Code.FILE_RIGHTS,
             f"{path} has mode {mode:04o}",
             "every user of this host can read it, and act as Slicewise",
-            Mend(Place.HOST, f"chmod {mode & 0o770:04o} {quote(found.path)}"),
+            Mend(Place.HOST, f"chmod {mode & 0o770:04o} {quote(inode.path)}"),
         )
     elif file.duty == "own" and mode & _OTHERS_WRITE:
         yield error(
             Code.FILE_RIGHTS,
             f"{path} has mode {mode:04o}",
             "others than its owner can change it",
-            Mend(Place.HOST, f"chmod {mode & ~_OTHERS_WRITE:04o} {quote(found.path)}"),
+            Mend(Place.HOST, f"chmod {mode & ~_OTHERS_WRITE:04o} {quote(inode.path)}"),
         )
     if file.holds_password:
         yield error(
@@ -135,12 +135,12 @@ def _rights_of(file: FileFacts, found: Inode) -> Iterator[Finding]:
             advice="Put the URL into the file that [database] url_file names, 0640 with SlurmUser's"
             " group, and take it out there.",
         )
-    if found.owner not in file.owners:
+    if inode.owner not in file.owners:
         yield error(
             Code.FILE_RIGHTS,
-            f"{path} belongs to {found.owner}, not to {' or '.join(file.owners)}",
+            f"{path} belongs to {inode.owner}, not to {' or '.join(file.owners)}",
             "who owns it can change it, and who needs it may not reach it",
-            Mend(Place.HOST, f"chown -h {file.owners[0]} {quote(found.path)}"),
+            Mend(Place.HOST, f"chown -h {file.owners[0]} {quote(inode.path)}"),
         )
 
 

@@ -117,7 +117,7 @@ def _rights(facts: LedgerFacts) -> Iterator[Finding]:
 
 def _changers(facts: LedgerFacts) -> Iterator[Finding]:
     for role in dict.fromkeys(role for role, _ in facts.changers):
-        names = [name for one, name in facts.changers if one == role]
+        names = [name for changer, name in facts.changers if changer == role]
         tables = ", ".join(f"slicewise.{name}" for name in names)
         revoke = f"REVOKE UPDATE, DELETE, TRUNCATE ON {tables} FROM {role}"
         yield error(
@@ -184,12 +184,12 @@ def _bloat(facts: LedgerFacts) -> Iterator[Finding]:
 
 def _holders(facts: LedgerFacts) -> Iterator[Finding]:
     # Where commits wait for a standby, so do their locks: ending them mends nothing.
-    for one in () if _waits_for_nobody(facts) else facts.holders:
-        since = "" if one.age_s is None else f" for {one.age_s / 60:.0f} min"
+    for holder in () if _waits_for_nobody(facts) else facts.holders:
+        since = "" if holder.age_s is None else f" for {holder.age_s / 60:.0f} min"
         yield warning(
             Code.DATABASE_BUSY,
-            f"Role {one.role} ({one.application or 'a session of no name'}) has had a lock of the"
-            f" ledger{since}: {one.what}",
+            f"Role {holder.role} ({holder.application or 'a session of no name'}) has had a lock"
+            f" of the ledger{since}: {holder.what}",
             "commands and the daemon may wait for it, and fail",
             advice="End what hangs there; pg_stat_activity has the session. A dump or an upgrade"
             " that runs is all right.",

@@ -64,7 +64,7 @@ def exempt_checks(
 ) -> Iterator[Finding]:
     """Name borrowed QOS whose jobs may not be preempted for long; ``with_term`` mean that."""
     ours = (qos[name] for name in map(borrowed_qos, policy) if name in qos.keys() - with_term)
-    names = sorted(one.name for one in ours if (one.preempt_exempt_s or 0) > grace_s)
+    names = sorted(qos.name for qos in ours if (qos.preempt_exempt_s or 0) > grace_s)
     if names:
         yield warning(
             Code.LIMITS_BY_HAND,
@@ -96,8 +96,8 @@ def admin_checks(
 def group_checks(policy: Policy) -> Iterator[Finding]:
     """Name groups that lend nothing, so that tenants below them lend nothing outside either."""
     for name, tenant in sorted(policy.items()):
-        below = [one for one in policy.values() if one.parent == name]
-        lenders = sorted(one.name for one in below if one.quota.lending_limit_millislices)
+        below = [tenant for tenant in policy.values() if tenant.parent == name]
+        lenders = sorted(tenant.name for tenant in below if tenant.quota.lending_limit_millislices)
         if lenders and not tenant.quota.lending_limit_millislices:
             yield hint(
                 Code.LENDING_GROUP,
@@ -132,13 +132,14 @@ def type_checks(
     policy: Policy, nodes: Iterable[NodeView], partitions: frozenset[str]
 ) -> Iterator[Finding]:
     """Name types of which quotas guarantee more instances than managed nodes have now."""
-    there = instances_of(nodes, partitions)
-    for kind, count in overcommitted_types(policy, there).items():
+    instances = instances_of(nodes, partitions)
+    for gres_type, count in overcommitted_types(policy, instances).items():
         yield warning(
             Code.QUOTA_CAPACITY,
-            f"Quotas guarantee {count} instances of {kind}, the cluster has {there.get(kind, 0)}",
+            f"Quotas guarantee {count} instances of {gres_type},"
+            f" the cluster has {instances.get(gres_type, 0)}",
             "jobs within their guarantee may wait for each other",
-            Mend(Place.ACCOUNTS, f"slicewise tenant-quota set NAME --type-nominal {kind}=N"),
+            Mend(Place.ACCOUNTS, f"slicewise tenant-quota set NAME --type-nominal {gres_type}=N"),
             advice="Guarantee fewer, or have GPUs cut into more of them.",
         )
 

@@ -37,10 +37,10 @@ def partition_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
     managed = frozenset(wanted.partitions)
     own = [view for view in facts.partitions if view.name in managed]
     return (
-        *(by_mode(found, wanted.mode) for found in _lines(facts, wanted)),
+        *(by_mode(line, wanted.mode) for line in _lines(facts, wanted)),
         *price_findings(facts.nodes, managed, wanted.costs),
-        *(found for view in own for found in _state(view)),
-        *(found for view in own for found in _words(view)),
+        *(finding for view in own for finding in _state(view)),
+        *(word for view in own for word in _words(view)),
         *_without_nodes(facts, own),
         *_nodes_away(facts, managed),
         *_allocations(facts, wanted),
@@ -86,16 +86,16 @@ def _allocations(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
         yield from allocation_findings(facts.billing_limits, billing, wanted.costs)
 
 
-def by_mode(found: Finding, mode: str) -> Finding:
+def by_mode(finding: Finding, mode: str) -> Finding:
     """Return the finding; before mode enforce no gate, and an AllowQos of the site's, are right.
 
     Their lines are no mends then: slurmctld exits where a partition names a QOS that does not
     exist, and without the gate a partition without AllowQos takes jobs in any QOS.
     """
-    if found.code == Code.PARTITION_GATE and mode != "enforce":
-        why = f"{found.why}, once mode is enforce"
-        return replace(found, severity=Severity.HINT, why=why, mends=())
-    return found
+    if finding.code == Code.PARTITION_GATE and mode != "enforce":
+        why = f"{finding.why}, once mode is enforce"
+        return replace(finding, severity=Severity.HINT, why=why, mends=())
+    return finding
 
 
 def _state(view: PartitionView) -> Iterator[Finding]:

@@ -59,12 +59,12 @@ def settings_text(answers: Answers, slurms: SlurmsOwn, unknown: Iterable[Unknown
             f"{unit_line(slurms.billing_per_slice)}    # as now, for limits and fair share"
         )
     for model, kinds in answers.gpus.items():
-        cut = [kind for kind in kinds if is_profile(model, kind)]
-        whole = [kind for kind in kinds if kind not in cut]
+        cut = [gres_type for gres_type in kinds if is_profile(model, gres_type)]
+        whole = [gres_type for gres_type in kinds if gres_type not in cut]
         lines += ["", *_guess(model, cut), f"[gpus.{_toml(model)}]", 'weight = "1"']
         lines += [f"types = {_toml(cut)}"] if cut else []
         lines += [f"whole = {_toml(whole)}"] if whole else []
-    lines += [line for one in unknown for line in ("", f"# {left_out_text(one)}")]
+    lines += [line for kind_left in unknown for line in ("", f"# {left_out_text(kind_left)}")]
     lines += ["", "[daemon]", 'mode = "observe"', f"slurm_user = {_toml(answers.slurm_user)}"]
     if answers.is_spread:
         address = _toml(f"{answers.controller}:{_PORT}")
@@ -115,11 +115,11 @@ def conf_text(findings: Iterable[Finding], place: Place) -> str:
     What is the site's choice is a comment.
     """
     lines: dict[str, None] = {}
-    for one in findings:
-        own = [_written(mend.line, one) for mend in one.mends if mend.place is place]
+    for finding in findings:
+        own = [_written(mend.line, finding) for mend in finding.mends if mend.place is place]
         if own and not all(line in lines for line in own):
-            said = f"# {one.what}: {one.why}." if one.why else f"# {one.what}."
-            lines |= dict.fromkeys((f"{said} {one.advice}".rstrip(), *own))
+            comment = f"# {finding.what}: {finding.why}." if finding.why else f"# {finding.what}."
+            lines |= dict.fromkeys((f"{comment} {finding.advice}".rstrip(), *own))
     return "\n".join((*lines, "")) if lines else ""
 
 
@@ -142,10 +142,12 @@ def allocations_text(limits: Sequence[BillingLimit], billing: SliceBilling | Non
     if billing is None or not limits:
         return ""
     lines = []
-    for one in limits:
-        lines.append(f"{owner_of(one)}: {one.name}=billing={one.limit}, {worth_text(one, billing)}")
+    for limit in limits:
+        lines.append(
+            f"{owner_of(limit)}: {limit.name}=billing={limit.limit}, {worth_text(limit, billing)}"
+        )
         if not billing.stays:
-            lines += [f"    to keep it, with the new weights: {x}" for x in raised(one, billing)]
+            lines += [f"    to keep it, with the new weights: {x}" for x in raised(limit, billing)]
     head = _ALLOCATIONS.format(now=amount_text(billing.now), due=amount_text(billing.due))
     return "\n".join((head, *lines, ""))
 
@@ -201,11 +203,11 @@ def gres_text(nodes: Iterable[str]) -> str:
         f"ssh {node} slicewise node gres --node {node}    # gres.conf and slurm.conf of {node}"
         for node in nodes
     )
-    said = (
+    steps = (
         "# Compare with the lines that you have. Each node wants the package slicewise for that,",
         "# and slicewise.toml. Pads, such as pad9, are only for GPUs that are repartitioned.",
     )
-    return "\n".join((*said, *commands, ""))
+    return "\n".join((*steps, *commands, ""))
 
 
 _STEPS = """\

@@ -82,8 +82,8 @@ def _tokens(facts: WebFacts) -> Iterator[Finding]:
             Mend(Place.DAEMON, "systemctl restart slicewise-daemon"),
         )
     else:
-        known = conf_words(facts.auth_alt, "AuthAltParameters")
-        beside = [word for word in known if not word.startswith("jwt_key=")]
+        words = conf_words(facts.auth_alt, "AuthAltParameters")
+        beside = [word for word in words if not word.startswith("jwt_key=")]
         yield warning(
             Code.WEB_TOKEN_KEY,
             "Slurm makes no tokens (AuthAltTypes has no auth/jwt), and [web] slurm_jwt_key is set",

@@ -65,7 +65,7 @@ def billed_per_slice(
     billed = slices = Fraction(0)
     for node in nodes:
         view = next((partition for partition in own if node.is_in({partition.name})), None)
-        held = sum(costs.get(kind, 0) * count for kind, count in node.gpus.items())
+        held = sum(costs.get(gres_type, 0) * count for gres_type, count in node.gpus.items())
         if view is None or not held:
             continue
         slices += Fraction(held, 1000)
@@ -76,13 +76,13 @@ def billed_per_slice(
 
 def _parts(node: NodeView, weights: Mapping[str, float]) -> list[Fraction]:
     """What each resource of a whole node bills."""
-    gpus = {kind: count for kind, count in node.gpus.items() if not is_pad(kind)}
+    gpus = {gres_type: count for gres_type, count in node.gpus.items() if not is_pad(gres_type)}
     amounts = {
         "cpu": node.cpus,
         "mem": node.memory_mib,
         "node": 1,
         "gres/gpu": sum(gpus.values()) + node.untyped_gpus,
-        **{f"gres/gpu:{kind.lower()}": count for kind, count in gpus.items()},
+        **{f"gres/gpu:{gres_type.lower()}": count for gres_type, count in gpus.items()},
     }
     return [
         Fraction(weight).limit_denominator(_FINEST) * amounts.get(tres, 0)
@@ -116,11 +116,11 @@ def allocation_findings(
         (limit, better or [Mend(Place.ACCOUNTS, line) for line in raised(limit, billing)])
         for limit in own
     ]
-    for one, mends in shown[:_MOST_SHOWN]:
+    for limit, mends in shown[:_MOST_SHOWN]:
         yield warning(
             Code.LIMITS_MINUTES,
-            f"{owner_of(one)} has {one.name}=billing={one.limit} of the site's own,"
-            f" {worth_text(one, billing)}",
+            f"{owner_of(limit)} has {limit.name}=billing={limit.limit} of the site's own,"
+            f" {worth_text(limit, billing)}",
             f"a slice bills {amount_text(billing.now)} now, and {amount_text(billing.due)} with"
             " the weights that are to come",
             *mends,

@@ -56,7 +56,9 @@ def types_by_kind(
     The settings provide boards by GRES type, and types of whole GPUs by model. Where the vendor has
     a profile for a whole GPU, the type is for that.
     """
-    profiles = {kind: profile_of(board, kind) for kind, board in boards_by_type.items()}
+    profiles = {
+        gres_type: profile_of(board, gres_type) for gres_type, board in boards_by_type.items()
+    }
     return {
         ProfileKind(boards_by_type[gres_type].model, name): gres_type
         for gres_type, profile in profiles.items()
@@ -72,12 +74,12 @@ def _whole(model: str) -> ProfileKind:
 def types_in_slurm(inventory: Inventory, gres_types: Iterable[str]) -> Mapping[ProfileKind, str]:
     """The GRES type of each kind, by what Slurm has of the node: for hosts without settings."""
     boards = [gpu.board for gpu in inventory.gpus if gpu.board is not None]
-    found: dict[ProfileKind, str] = {}
+    kinds: dict[ProfileKind, str] = {}
     for on in boards:
         for gres_type in gres_types:
             with suppress(InvalidInputError):
-                found |= types_by_kind({gres_type: on})
-    return found
+                kinds |= types_by_kind({gres_type: on})
+    return kinds
 
 
 def devices(
@@ -110,9 +112,9 @@ def devices_of(
     gres_types = {profile: _type_of(gpu, profile, types) for profile in profiles}
     for one in gpu.instances:
         minors = (one.minor, *(compute.minor for compute in one.computes))
-        known = [minor for minor in minors if minor is not None]
-        if len(one.computes) == 1 and len(known) == len(minors):
-            yield Device(gres_types[one.placement.profile], files(known), its.gres_flags)
+        minors_known = [minor for minor in minors if minor is not None]
+        if len(one.computes) == 1 and len(minors_known) == len(minors):
+            yield Device(gres_types[one.placement.profile], files(minors_known), its.gres_flags)
 
 
 def _type_of(gpu: Gpu, profile: str, types: Mapping[ProfileKind, str]) -> str:
@@ -126,29 +128,31 @@ def _slurm_name(name: str) -> str:
     return name.lower().replace(" ", "_")
 
 
-def gres_conf(node: str, found: Sequence[Device]) -> tuple[str, ...]:
+def gres_conf(node: str, devices: Sequence[Device]) -> tuple[str, ...]:
     """The node's lines in gres.conf: one for each device, with all of its files.
 
     Raises InvalidInputError (SW-REPARTITION-CONF) for text that Slurm could read as anything but
     one device.
     """
     _require_plain(_NODE_NAME.fullmatch(node), f"node {node[:100]!a}")
-    _require_devices(found)
-    return tuple(f"NodeName={node} AutoDetect=off Name=gpu {_named(one)}" for one in found)
+    _require_devices(devices)
+    return tuple(f"NodeName={node} AutoDetect=off Name=gpu {_named(device)}" for device in devices)
 
 
-def _require_devices(found: Sequence[Device]) -> None:
+def _require_devices(devices: Sequence[Device]) -> None:
     """Check the devices' types and files, whatever read them: they come from a node.
 
     Raises InvalidInputError (SW-REPARTITION-CONF).
     """
-    _require_plain(len(found) <= _MOST_DEVICES, f"{len(found)} devices")
-    for one in found:
-        said = f"type {one.gres_type[:100]!a}"
-        _require_plain(len(one.gres_type) <= _TYPE_LENGTH and _is_one_type(one.gres_type), said)
-        for file in one.files:
+    _require_plain(len(devices) <= _MOST_DEVICES, f"{len(devices)} devices")
+    for device in devices:
+        text = f"type {device.gres_type[:100]!a}"
+        _require_plain(
+            len(device.gres_type) <= _TYPE_LENGTH and _is_one_type(device.gres_type), text
+        )
+        for file in device.files:
             _require_plain(_FILE.fullmatch(file), f"file {file[:100]!a}")
-        _require_plain(one.files, f"{said} without a file")
+        _require_plain(device.files, f"{text} without a file")
 
 
 def _is_one_type(text: str) -> bool:
@@ -175,17 +179,19 @@ def _named(device: Device) -> str:
     return f"Type={device.gres_type} {key}={','.join(device.files)}{flags}"
 
 
-def node_gres(found: Sequence[Device]) -> str:
+def node_gres(devices: Sequence[Device]) -> str:
     """``Gres`` of the node in slurm.conf: ``gpu:1g.10gb:3,gpu:3g.40gb:1``.
 
     Raises InvalidInputError (SW-REPARTITION-CONF) as ``gres_conf``.
     """
-    _require_devices(found)
-    counts = Counter(device.gres_type for device in found)
+    _require_devices(devices)
+    counts = Counter(device.gres_type for device in devices)
     return ",".join(f"gpu:{gres_type}:{count}" for gres_type, count in counts.items())
 
 
-def gres_findings(name: str, node: NodeView | None, found: Sequence[Device]) -> tuple[Finding, ...]:
+def gres_findings(
+    name: str, node: NodeView | None, devices: Sequence[Device]
+) -> tuple[Finding, ...]:
     """Differences between slurmctld's node and the devices found on it."""
     if node is None:
         return (
@@ -195,43 +201,43 @@ def gres_findings(name: str, node: NodeView | None, found: Sequence[Device]) -> 
                 advice="Name the node with --node, as slurm.conf does.",
             ),
         )
-    here = Counter(device.gres_type for device in found)
-    types = [kind for kind in dict.fromkeys((*here, *node.gpus)) if not is_pad(kind)]
+    here = Counter(device.gres_type for device in devices)
+    types = [gres_type for gres_type in dict.fromkeys((*here, *node.gpus)) if not is_pad(gres_type)]
     mend = Mend(Place.NODE, f"slicewise node gres --node {name}")
     return tuple(
         fault
-        for kind in types
-        for fault in _count_findings(kind, here[kind], node.gpus.get(kind, 0), mend)
+        for gres_type in types
+        for fault in _count_findings(gres_type, here[gres_type], node.gpus.get(gres_type, 0), mend)
     )
 
 
-def _count_findings(kind: str, here: int, slurm: int, mend: Mend) -> Iterator[Finding]:
+def _count_findings(gres_type: str, here: int, slurm: int, mend: Mend) -> Iterator[Finding]:
     if here < slurm:
         yield error(
             Code.NODE_GRES,
-            f"Slurm expects {slurm} gpu:{kind}, but the node has {here}",
+            f"Slurm expects {slurm} gpu:{gres_type}, but the node has {here}",
             "its slurmd will be INVALID and drained",
             mend,
         )
     elif here > slurm:
         yield error(
             Code.NODE_GRES,
-            f"The node has {here} gpu:{kind}, but Slurm expects {slurm}",
+            f"The node has {here} gpu:{gres_type}, but Slurm expects {slurm}",
             "the rest lies idle",
             mend,
         )
 
 
-def unmanaged(found: Sequence[Device], costs: Mapping[str, int]) -> tuple[Finding, ...]:
+def unmanaged(devices: Sequence[Device], costs: Mapping[str, int]) -> tuple[Finding, ...]:
     """Types for which no tenant is charged."""
-    kinds = dict.fromkeys(device.gres_type for device in found)
+    kinds = dict.fromkeys(device.gres_type for device in devices)
     return tuple(
         hint(
             Code.NODE_PRICE,
-            f"gpu:{kind} is not a type of [gpus] in slicewise.toml",
+            f"gpu:{gres_type} is not a type of [gpus] in slicewise.toml",
             "it is not charged",
-            setting('gpus."MODEL"', f'types = ["{kind}"]'),
+            setting('gpus."MODEL"', f'types = ["{gres_type}"]'),
         )
-        for kind in kinds
-        if kind not in costs
+        for gres_type in kinds
+        if gres_type not in costs
     )

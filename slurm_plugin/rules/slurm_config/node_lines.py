@@ -95,17 +95,17 @@ def positions(
             f"The node would have {len(after)} devices, but Slurm counts {len(before)}.",
             "Write its lines again while it is empty: slicewise node gres",
         )
-    there = dict(enumerate(before))
-    fixed = {index: _kept(there.get(index), after) for index in held}
+    devices = dict(enumerate(before))
+    fixed = {index: _kept(devices.get(index), after) for index in held}
     kinds = _kinds(before, Counter(device.gres_type for device in after), fixed)
     arranged = _apart(kinds, fixed) if pads_between else kinds
     rest = defaultdict[str, list[Device]](list)
-    for one in after:
-        if one not in fixed.values():
-            rest[one.gres_type].append(one)
+    for device in after:
+        if device not in fixed.values():
+            rest[device.gres_type].append(device)
     return tuple(
-        fixed.get(index) or (None if kind is None else rest[kind].pop(0))
-        for index, kind in enumerate(arranged)
+        fixed.get(index) or (None if gres_type is None else rest[gres_type].pop(0))
+        for index, gres_type in enumerate(arranged)
     )
 
 
@@ -132,11 +132,11 @@ def _kinds(
 ) -> Sequence[str | None]:
     """The type at each index, with one run for each type; as before where possible."""
 
-    def fits(kind: str, run: range) -> bool:
-        inside = all(fixed[i].gres_type == kind for i in run if i in fixed)
+    def fits(gres_type: str, run: range) -> bool:
+        inside = all(fixed[i].gres_type == gres_type for i in run if i in fixed)
         return run.stop <= len(before) and inside
 
-    bits = {kind: 1 << nth for nth, kind in enumerate(counts)}
+    bits = {gres_type: 1 << nth for nth, gres_type in enumerate(counts)}
     tried = itertools.count()
 
     @cache
@@ -145,26 +145,30 @@ def _kinds(
             return None
         if index == len(before):
             return () if placed == (1 << len(counts)) - 1 else None
-        there = before[index]
-        first = [] if there is None else [there.gres_type]
-        for kind in dict.fromkeys((*first, *counts)):
-            length = counts.get(kind, 0)
-            if length and not placed & bits[kind] and fits(kind, range(index, index + length)):
-                found = rest(index + length, placed | bits[kind])
-                if found is not None:
-                    return (kind,) * length + found
-        found = None if index in fixed else rest(index + 1, placed)
-        return None if found is None else (None, *found)
+        device = before[index]
+        first = [] if device is None else [device.gres_type]
+        for gres_type in dict.fromkeys((*first, *counts)):
+            length = counts.get(gres_type, 0)
+            if (
+                length
+                and not placed & bits[gres_type]
+                and fits(gres_type, range(index, index + length))
+            ):
+                order = rest(index + length, placed | bits[gres_type])
+                if order is not None:
+                    return (gres_type,) * length + order
+        order = None if index in fixed else rest(index + 1, placed)
+        return None if order is None else (None, *order)
 
-    found = rest(0, 0)
-    if found is None:
+    order = rest(0, 0)
+    if order is None:
         held = ", ".join(f"{i}: {fixed[i].gres_type}" for i in sorted(fixed))
         raise InvalidInputError(
             Code.REPARTITION_HELD,
             f"No order of devices keeps the held ones in place ({held}).",
             "Wait until some of their jobs have ended.",
         )
-    return found
+    return order
 
 
 def _apart(kinds: Sequence[str | None], fixed: Collection[int]) -> Sequence[str | None]:
@@ -173,9 +177,9 @@ def _apart(kinds: Sequence[str | None], fixed: Collection[int]) -> Sequence[str 
     A run whose first and last devices are held can grow only into pads. Held devices stay within
     their runs.
     """
-    named = dict.fromkeys(kind for kind in kinds if kind is not None)
-    firsts = {kind: kinds.index(kind) for kind in named}
-    runs = [range(first, first + kinds.count(kind)) for kind, first in firsts.items()]
+    named = dict.fromkeys(gres_type for gres_type in kinds if gres_type is not None)
+    firsts = {gres_type: kinds.index(gres_type) for gres_type in named}
+    runs = [range(first, first + kinds.count(gres_type)) for gres_type, first in firsts.items()]
     for _ in range(_MOST_MOVES):
         before = list(runs)
         for nth, run in enumerate(runs):
@@ -189,20 +193,20 @@ def _apart(kinds: Sequence[str | None], fixed: Collection[int]) -> Sequence[str 
         if runs == before:
             break
     arranged: list[str | None] = [None] * len(kinds)
-    for kind, run in zip(named, runs, strict=True):
-        arranged[run.start : run.stop] = [kind] * len(run)
+    for gres_type, run in zip(named, runs, strict=True):
+        arranged[run.start : run.stop] = [gres_type] * len(run)
     return arranged
 
 
 def counts_by_run(arranged: Sequence[Device | None]) -> Mapping[str, int]:
     """Devices by type, in the order of Slurm's indices; each run of pads is a type of its own."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     index = 0
-    for kind, those in groupby(device.gres_type if device else "" for device in arranged):
+    for gres_type, those in groupby(device.gres_type if device else "" for device in arranged):
         count = sum(1 for _ in those)
-        found[kind or f"{PAD}{index}"] = count
+        counts[gres_type or f"{PAD}{index}"] = count
         index += count
-    return found
+    return counts
 
 
 def padded(arranged: Sequence[Device | None], vendor: str, directory: str) -> tuple[Device, ...]:
@@ -212,17 +216,17 @@ def padded(arranged: Sequence[Device | None], vendor: str, directory: str) -> tu
     determines which. Each run of pads is a type of its own, so that it can be anywhere.
     """
     pad_file = accelerator(vendor).pad_file
-    found: list[Device] = []
+    devices: list[Device] = []
     pads, start = 0, 0
-    for index, one in enumerate(arranged):
-        if one is not None:
-            found.append(one)
+    for index, device in enumerate(arranged):
+        if device is not None:
+            devices.append(device)
             continue
         if index == 0 or arranged[index - 1] is not None:
             start = index
-        found.append(Device(f"{PAD}{start}", (pad_file(directory, pads),)))
+        devices.append(Device(f"{PAD}{start}", (pad_file(directory, pads),)))
         pads += 1
-    return tuple(found)
+    return tuple(devices)
 
 
 def node_positions(slurm_conf: str, gres_conf: str, node: str) -> Positions:
@@ -232,13 +236,15 @@ def node_positions(slurm_conf: str, gres_conf: str, node: str) -> Positions:
     prints them: no line shared with other nodes, one for each device, each with AutoDetect=off.
     """
     lines = _gpu_lines(gres_conf.split("\n"), node)
-    devices = [_device(line, said, node) for line, said in lines.values()]
+    devices = [_device(line, parsed, node) for line, parsed in lines.values()]
     conf = slurm_conf.split("\n")
     match = _GRES.search(_bare(conf[_node_line(conf, node)]))
     counts = _counts(match[1] if match else "")
     if counts != Counter(device.gres_type for device in devices):
         raise _wrong(f"slurm.conf and gres.conf don't have the same devices of {node}.")
-    ordered = (device for kind in counts for device in devices if device.gres_type == kind)
+    ordered = (
+        device for gres_type in counts for device in devices if device.gres_type == gres_type
+    )
     return tuple(None if is_pad(device.gres_type) else device for device in ordered)
 
 
@@ -249,11 +255,11 @@ def device_files(gres_conf: str, node: str) -> Iterator[str]:
     out: Slurm says so itself.
     """
     for line in gres_conf.replace("\\\n", " ").splitlines():
-        said = {key.lower(): value for key, value in _PAIR.findall(_bare(line))}
+        values = {key.lower(): value for key, value in _PAIR.findall(_bare(line))}
         with suppress(SlicewiseError):
-            if node in hosts(said.get("nodename", node)):
-                yield from hosts(said.get("file", ""))
-                yield from hosts(said.get("multiplefiles", ""))
+            if node in hosts(values.get("nodename", node)):
+                yield from hosts(values.get("file", ""))
+                yield from hosts(values.get("multiplefiles", ""))
 
 
 def with_node_gres(slurm_conf: str, node: str, gres: str) -> str:
@@ -269,7 +275,9 @@ def with_node_gres(slurm_conf: str, node: str, gres: str) -> str:
     match = _GRES.search(bare)
     start, stop = match.span() if match else (len(bare), len(bare))
     gap = "" if match else " "
-    others = (one for one in (match[1] if match else "").split(",") if not parse_gpu_requests(one))
+    others = (
+        word for word in (match[1] if match else "").split(",") if not parse_gpu_requests(word)
+    )
     _require_one_line(gres)
     new = ",".join(filter(None, (gres, *others)))
     lines[number] = f"{bare[:start]}{gap}Gres={new}{bare[stop:]}{end}"
@@ -322,10 +330,10 @@ def _several(text: str) -> InvalidInputError:
 
 
 def _counts(gres: str) -> Mapping[str, int]:
-    found = Counter[str]()
+    counts = Counter[str]()
     for request in parse_gpu_requests(gres):
-        found[request.gres_type or ""] += request.count
-    return found
+        counts[request.gres_type or ""] += request.count
+    return counts
 
 
 def _gpu_lines(lines: Sequence[str], node: str) -> Mapping[int, tuple[str, _Said]]:
@@ -335,25 +343,25 @@ def _gpu_lines(lines: Sequence[str], node: str) -> Mapping[int, tuple[str, _Said
         line = _bare(everywhere[0]).strip()
         raise _wrong(f"gres.conf has a line for the GPUs of all nodes: {line}")
     own = {
-        number: (begin.string, said)
+        number: (begin.string, parsed)
         for number, begin in _own_lines(lines, node)
-        if (said := _said(begin.string[begin.end() :])) is not None
+        if (parsed := _said(begin.string[begin.end() :])) is not None
     }
     if not own:
         raise _wrong(f"gres.conf has no line of its own for the GPUs of {node}.")
     return own
 
 
-def _device(line: str, said: _Said, node: str) -> Device:
-    if said.device is None:
+def _device(line: str, parsed: _Said, node: str) -> Device:
+    if parsed.device is None:
         raise _wrong(
             f"This line of {node} in gres.conf is not for exactly one device: {line.strip()}"
         )
-    if said.unknown:
+    if parsed.unknown:
         raise _wrong(
-            f"A line of {node} in gres.conf has {said.unknown}, which a repartition would lose."
+            f"A line of {node} in gres.conf has {parsed.unknown}, which a repartition would lose."
         )
-    return said.device
+    return parsed.device
 
 
 @lru_cache(_KNOWN_LINES)
@@ -362,14 +370,14 @@ def _said(words: str) -> _Said | None:
 
     Nodes that are cut alike have the same text there, so results are cached.
     """
-    name, kind, files = _NAME.search(words), _TYPE.search(words), _FILES.search(words)
+    name, gres_type, files = _NAME.search(words), _TYPE.search(words), _FILES.search(words)
     if name is None or name[1].lower() != "gpu":
         return None
-    one = files is not None and (files[1].lower() == "multiplefiles" or "," not in files[2])
-    if kind is None or files is None or not one or not _DETECTS_NOTHING.search(words):
+    is_plain = files is not None and (files[1].lower() == "multiplefiles" or "," not in files[2])
+    if gres_type is None or files is None or not is_plain or not _DETECTS_NOTHING.search(words):
         return _Said(None, "")
     unknown = {word.lower() for word in _WORD.findall(words)} - _KNOWN
-    return _Said(Device(kind[1], tuple(files[2].split(","))), min(unknown, default=""))
+    return _Said(Device(gres_type[1], tuple(files[2].split(","))), min(unknown, default=""))
 
 
 def _node_line(lines: Sequence[str], node: str) -> int:

@@ -61,8 +61,8 @@ def conf_lines(
 def billing_weights(costs: Mapping[str, int], billing: BillingUnit) -> str:
     """``TRESBillingWeights`` of a managed partition, with which a job's billing is its slices."""
     weights = (
-        f"{tres_name(kind).replace('gres', 'GRES')}={billing.held(cost)}"
-        for kind, cost in costs.items()
+        f"{tres_name(gres_type).replace('gres', 'GRES')}={billing.held(cost)}"
+        for gres_type, cost in costs.items()
     )
     return ",".join(("CPU=0", "Mem=0", *weights))
 
@@ -131,7 +131,7 @@ def _memory_finding(partition: PartitionView, nodes: Iterable[NodeView]) -> Find
 
 def _memory_per_gpu_mib(node: NodeView) -> int:
     """What a node has for each of its GPUs and instances; 0 if it has none, or nobody knows."""
-    gpus = node.untyped_gpus + sum(n for kind, n in node.gpus.items() if not is_pad(kind))
+    gpus = node.untyped_gpus + sum(n for gres_type, n in node.gpus.items() if not is_pad(gres_type))
     return node.memory_mib // gpus if gpus else 0
 
 
@@ -198,8 +198,8 @@ def wanted_window_min(
 
 
 def _window_min(config: Mapping[str, str]) -> int:
-    said = _scheduler_values(config).get("bf_window", "")
-    return int(said) if said.isdecimal() else _BF_WINDOW_MIN
+    minutes = _scheduler_values(config).get("bf_window", "")
+    return int(minutes) if minutes.isdecimal() else _BF_WINDOW_MIN
 
 
 def short_window(config: Mapping[str, str], window_min: int | None) -> Iterator[Finding]:
@@ -235,12 +235,12 @@ def closed_to_qos(
     partitions: Iterable[PartitionView], managed: Collection[str], ours: Collection[str]
 ) -> tuple[Finding, ...]:
     """Managed partitions that do not accept all QOS of ``ours``."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for view in partitions:
         if view.name not in managed:
             continue
         if view.allow_qos is not None and (lacking := sorted(set(ours) - view.allow_qos)):
-            found.append(
+            findings.append(
                 error(
                     Code.PARTITION_GATE,
                     f"Partition {view.name} has AllowQos without {', '.join(lacking)}",
@@ -256,7 +256,7 @@ def closed_to_qos(
                 if kept
                 else not_of_partition(view.name, "DenyQos")
             )
-            found.append(
+            findings.append(
                 error(
                     Code.PARTITION_GATE,
                     f"Partition {view.name} has DenyQos with {', '.join(denied)}",
@@ -265,7 +265,7 @@ def closed_to_qos(
                     advice="Take them out of it.",
                 )
             )
-    return tuple(found)
+    return tuple(findings)
 
 
 def price_findings(
@@ -276,20 +276,20 @@ def price_findings(
     for node in nodes:
         if node.is_in(partitions):
             kinds = [
-                f"gpu:{kind}"
-                for kind, count in node.gpus.items()
-                if count and kind not in costs and not is_pad(kind)
+                f"gpu:{gres_type}"
+                for gres_type, count in node.gpus.items()
+                if count and gres_type not in costs and not is_pad(gres_type)
             ]
             kinds += [name for name, count in node.shared.items() if count and name not in costs]
-            for kind in (*kinds, *(["gpu"] if node.untyped_gpus else [])):
-                unpriced[kind].append(node.name)
-    return tuple(_unpriced(kind, names) for kind, names in sorted(unpriced.items()))
+            for gres_type in (*kinds, *(["gpu"] if node.untyped_gpus else [])):
+                unpriced[gres_type].append(node.name)
+    return tuple(_unpriced(gres_type, names) for gres_type, names in sorted(unpriced.items()))
 
 
-def _unpriced(kind: str, nodes: Sequence[str]) -> Finding:
+def _unpriced(gres_type: str, nodes: Sequence[str]) -> Finding:
     more = len(nodes) - 1
     has = f"{nodes[0]} and {more} more node{'s' * (more > 1)} have" if more else f"{nodes[0]} has"
-    if kind == "gpu":
+    if gres_type == "gpu":
         return error(
             Code.GPU_PRICE,
             f"{has} GPUs without a type",
@@ -297,20 +297,20 @@ def _unpriced(kind: str, nodes: Sequence[str]) -> Finding:
             advice="Give them one, as in Gres=gpu:a100:8, and name it in [gpus] of slicewise.toml:"
             " whole.",
         )
-    if kind in SHARED:
+    if gres_type in SHARED:
         return error(
             Code.GPU_PRICE,
-            f"{has} GPUs that jobs share by {kind}, which has no price",
+            f"{has} GPUs that jobs share by {gres_type}, which has no price",
             "its jobs are refused, but where slicewise.lua does not run they are neither charged"
             " nor counted",
-            Mend(Place.SETTINGS, f"[shared] {kind}_millislices = 875"),
-            advice=f"Give {kind} a price in [shared] of slicewise.toml, or take it out of Gres of"
-            " the nodes.",
+            Mend(Place.SETTINGS, f"[shared] {gres_type}_millislices = 875"),
+            advice=f"Give {gres_type} a price in [shared] of slicewise.toml, or take it out of"
+            " Gres of the nodes.",
         )
-    name = kind.removeprefix("gpu:")
+    name = gres_type.removeprefix("gpu:")
     return error(
         Code.GPU_PRICE,
-        f"{has} {kind}, which has no price",
+        f"{has} {gres_type}, which has no price",
         "it is not charged and no quota counts it",
         setting('gpus."MODEL"', f'types = ["{name}"]'),
         advice="Name it in [gpus] of slicewise.toml: types"
@@ -442,7 +442,9 @@ def _weight_findings(
 
     One finding for all partitions that are wrong in the same way.
     """
-    expected = {tres_name(kind).lower(): billing.held(cost) for kind, cost in costs.items()}
+    expected = {
+        tres_name(gres_type).lower(): billing.held(cost) for gres_type, cost in costs.items()
+    }
     words = f'TRESBillingWeights="{billing_weights(costs, billing)}"'
     by_scale = defaultdict[Fraction, list[str]](list)
     wrong: list[str] = []
@@ -451,13 +453,13 @@ def _weight_findings(
         weights = view.billing_weights
         scales = {Fraction(weights.get(tres, 0)) / due for tres, due in expected.items()}
         scale = scales.pop() if len(scales) == 1 else Fraction(1)
-        found = _differences(weights, expected)
+        texts = _differences(weights, expected)
         if scale not in {0, 1}:
             by_scale[scale].append(view.name)
-            found = [text for text in found if text.endswith("not 0")]
-        if found:
+            texts = [text for text in texts if text.endswith("not 0")]
+        if texts:
             wrong.append(view.name)
-            differences |= dict.fromkeys(found)
+            differences |= dict.fromkeys(texts)
     for scale, names in by_scale.items():
         yield error(
             Code.CONF_LIMITS,

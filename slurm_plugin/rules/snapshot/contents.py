@@ -134,19 +134,19 @@ def settings_values(settings: Settings) -> Mapping[str, Any]:
 
 def scheduling_values(config: Mapping[str, str]) -> Mapping[str, str]:
     """What of slurm.conf says how Slurm schedules."""
-    found = {key: config[key] for key in SCHEDULING_KEYS if key in config}
-    lists = {key: _without_licences(found[key]) for key in _TRES_LISTS if key in found}
-    auth = {"AuthInfo": _credentials(found["AuthInfo"])} if "AuthInfo" in found else {}
-    return {**found, **lists, **auth}
+    shown = {key: config[key] for key in SCHEDULING_KEYS if key in config}
+    lists = {key: _without_licences(shown[key]) for key in _TRES_LISTS if key in shown}
+    auth = {"AuthInfo": _credentials(shown["AuthInfo"])} if "AuthInfo" in shown else {}
+    return {**shown, **lists, **auth}
 
 
 def _credentials(text: str) -> str:
     """How long credentials are valid, for which a requeued job waits; not where munge listens."""
-    return ",".join(one for one in text.split(",") if one.lower().startswith(_EXPIRES))
+    return ",".join(word for word in text.split(",") if word.lower().startswith(_EXPIRES))
 
 
 def _without_licences(text: str) -> str:
-    return ",".join(one for one in text.split(",") if not one.lower().startswith(_LICENCE))
+    return ",".join(word for word in text.split(",") if not word.lower().startswith(_LICENCE))
 
 
 def _everywhere(tres: Mapping[str, Amount]) -> Mapping[str, Amount]:
@@ -174,7 +174,7 @@ def association_values(associations: Iterable[Association]) -> tuple[Association
     )
 
 
-def qos_values(found: Iterable[Qos]) -> tuple[Qos, ...]:
+def qos_values(rows: Iterable[Qos]) -> tuple[Qos, ...]:
     """The QOS, without limits on TRES that only this site has."""
     return tuple(
         replace(
@@ -183,7 +183,7 @@ def qos_values(found: Iterable[Qos]) -> tuple[Qos, ...]:
             max_tres_per_account=_everywhere(qos.max_tres_per_account),
             grp_tres_run_mins=_everywhere(qos.grp_tres_run_mins),
         )
-        for qos in found
+        for qos in rows
     )
 
 
@@ -231,11 +231,11 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, set | frozenset):
-        return sorted(_plain(one) for one in value)
+        return sorted(_plain(item) for item in value)
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value
 
 

@@ -77,12 +77,12 @@ def run_under_other_names(run: PastRun, names: Pseudonyms, qos: Mapping[str, str
     )
 
 
-def other_qos(found: Iterable[str], names: Pseudonyms) -> Mapping[str, str]:
+def other_qos(names_found: Iterable[str], names: Pseudonyms) -> Mapping[str, str]:
     """Other names of those QOS that Slicewise made, which hold those of tenants, maybe gone ones.
 
     Each tenant that one of them is of has its own and its borrowed QOS among them.
     """
-    tenants = {name for name in map(tenant_of, found) if name is not None}
+    tenants = {name for name in map(tenant_of, names_found) if name is not None}
     pairs = ((name, names.account(name)) for name in tenants)
     return {own(name): own(other) for name, other in pairs for own in (qos_name, borrowed_qos)}
 
@@ -104,7 +104,7 @@ def under_other_names(snapshot: SiteSnapshot, names: Pseudonyms) -> SiteSnapshot
                 ),
             )
         ),
-        qos=tuple(sorted((_qos(one, qos) for one in snapshot.qos), key=lambda one: one.name)),
+        qos=tuple(sorted((_qos(row, qos) for row in snapshot.qos), key=lambda row: row.name)),
         jobs=tuple(_job(job, names, qos) for job in snapshot.jobs),
         settings=_settings(snapshot.settings, names),
         ledger=_ledger(snapshot.ledger, names),
@@ -116,12 +116,17 @@ def under_other_names(snapshot: SiteSnapshot, names: Pseudonyms) -> SiteSnapshot
 def _qos_in(snapshot: SiteSnapshot) -> Iterator[str]:
     """Names of all QOS that it has anywhere."""
     yield from map(qos_name, snapshot.ledger.tenants)
-    yield from (one.name for one in snapshot.qos)
+    yield from (row.name for row in snapshot.qos)
     yield from (job.qos for job in snapshot.jobs)
     for qos in snapshot.qos:
         yield from qos.preempt
-    for one in snapshot.associations:
-        yield from (*one.qos, *one.own_qos, one.default_qos, one.own_default_qos)
+    for association in snapshot.associations:
+        yield from (
+            *association.qos,
+            *association.own_qos,
+            association.default_qos,
+            association.own_default_qos,
+        )
     for partition in snapshot.partitions:
         yield from (partition.qos, *(partition.allow_qos or ()), *partition.deny_qos)
 
@@ -130,31 +135,33 @@ def _renamed(some: frozenset[str], qos: Mapping[str, str]) -> frozenset[str]:
     return frozenset(qos.get(name, name) for name in some)
 
 
-def _partition(one: PartitionView, qos: Mapping[str, str]) -> PartitionView:
-    allowed = None if one.allow_qos is None else _renamed(one.allow_qos, qos)
+def _partition(partition: PartitionView, qos: Mapping[str, str]) -> PartitionView:
+    allowed = None if partition.allow_qos is None else _renamed(partition.allow_qos, qos)
     return replace(
-        one,
-        qos=qos.get(one.qos, one.qos),
+        partition,
+        qos=qos.get(partition.qos, partition.qos),
         allow_qos=allowed,
-        deny_qos=_renamed(one.deny_qos, qos),
+        deny_qos=_renamed(partition.deny_qos, qos),
     )
 
 
-def _association(one: Association, names: Pseudonyms, qos: Mapping[str, str]) -> Association:
+def _association(
+    association: Association, names: Pseudonyms, qos: Mapping[str, str]
+) -> Association:
     return replace(
-        one,
-        account=names.account(one.account),
-        user=names.user(one.user),
-        parent=names.account(one.parent),
-        qos=_renamed(one.qos, qos),
-        default_qos=qos.get(one.default_qos, one.default_qos),
-        own_qos=_renamed(one.own_qos, qos),
-        own_default_qos=qos.get(one.own_default_qos, one.own_default_qos),
+        association,
+        account=names.account(association.account),
+        user=names.user(association.user),
+        parent=names.account(association.parent),
+        qos=_renamed(association.qos, qos),
+        default_qos=qos.get(association.default_qos, association.default_qos),
+        own_qos=_renamed(association.own_qos, qos),
+        own_default_qos=qos.get(association.own_default_qos, association.own_default_qos),
     )
 
 
-def _qos(one: Qos, qos: Mapping[str, str]) -> Qos:
-    return replace(one, name=qos.get(one.name, one.name), preempt=_renamed(one.preempt, qos))
+def _qos(row: Qos, qos: Mapping[str, str]) -> Qos:
+    return replace(row, name=qos.get(row.name, row.name), preempt=_renamed(row.preempt, qos))
 
 
 def _job(job: JobView, names: Pseudonyms, qos: Mapping[str, str]) -> JobView:
@@ -182,8 +189,8 @@ def _settings(values: Mapping[str, Any], names: Pseudonyms) -> Mapping[str, Any]
     return {**values, "priority": {**priority, "high_class_for": high}}
 
 
-def _service(one: SnapshotService, names: Pseudonyms) -> SnapshotService:
-    return replace(one, tenant=names.account(one.tenant), name=names.job(one.name))
+def _service(service: SnapshotService, names: Pseudonyms) -> SnapshotService:
+    return replace(service, tenant=names.account(service.tenant), name=names.job(service.name))
 
 
 def _ledger(view: LedgerView, names: Pseudonyms) -> LedgerView:
@@ -191,8 +198,8 @@ def _ledger(view: LedgerView, names: Pseudonyms) -> LedgerView:
     return replace(
         view,
         tenants={
-            of(name): replace(one, name=of(name), parent=of(one.parent))
-            for name, one in view.tenants.items()
+            of(name): replace(tenant, name=of(name), parent=of(tenant.parent))
+            for name, tenant in view.tenants.items()
         },
         windows=tuple(
             replace(window, tenant=window.tenant if window.tenant == ALL else of(window.tenant))
@@ -211,17 +218,18 @@ def _ledger(view: LedgerView, names: Pseudonyms) -> LedgerView:
             )
         ),
         balances={
-            of(name): replace(one, tenant=of(one.tenant)) for name, one in view.balances.items()
+            of(name): replace(balance, tenant=of(balance.tenant))
+            for name, balance in view.balances.items()
         },
         rollovers={of(name): at_s for name, at_s in view.rollovers.items()},
         reservations=tuple(_reservation(reservation, names) for reservation in view.reservations),
     )
 
 
-def _reservation(one: Reservation, names: Pseudonyms) -> Reservation:
+def _reservation(reservation: Reservation, names: Pseudonyms) -> Reservation:
     return replace(
-        one,
-        tenant=names.account(one.tenant),
-        user=names.user(one.user),
-        payer=names.account(one.payer),
+        reservation,
+        tenant=names.account(reservation.tenant),
+        user=names.user(reservation.user),
+        payer=names.account(reservation.payer),
     )
