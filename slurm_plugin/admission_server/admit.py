@@ -79,13 +79,13 @@ class Admission:
         self._snapshot = snapshot
         since_s = looked_s - _REMEMBERED_S
         for _ in range(len(self._admitted)):
-            one = self._admitted.popleft()
+            admitted = self._admitted.popleft()
             # Slurm may show a service's array before the daemon has read its script.
-            is_shown = one.token in snapshot.newest and one.service is None
-            if is_shown or one.at_s <= since_s:
-                self._count(one, -1)
+            is_shown = admitted.token in snapshot.newest and admitted.service is None
+            if is_shown or admitted.at_s <= since_s:
+                self._count(admitted, -1)
             else:
-                self._admitted.append(one)
+                self._admitted.append(admitted)
         shown = {(*key, living.uid) for key, living in snapshot.services.items()}
         for service in self._services.keys() & shown:
             del self._services[service]
@@ -152,14 +152,14 @@ class Admission:
         self._admitted.append(admitted)
         self._count(admitted, 1)
 
-    def _count(self, one: _Admitted, sign: int) -> None:
-        _add(self._used, one.tenant, sign * one.cost_millislices)
-        if one.is_guaranteed:
-            _add(self._guaranteed, one.tenant, sign * one.cost_millislices)
-            for kind, count in one.instances.items():
-                _add(self._instances[one.tenant], kind, sign * count)
-        if one.service is not None:
-            _add(self._services, (one.tenant, one.service, one.uid), sign)
+    def _count(self, admitted: _Admitted, sign: int) -> None:
+        _add(self._used, admitted.tenant, sign * admitted.cost_millislices)
+        if admitted.is_guaranteed:
+            _add(self._guaranteed, admitted.tenant, sign * admitted.cost_millislices)
+            for kind, count in admitted.instances.items():
+                _add(self._instances[admitted.tenant], kind, sign * count)
+        if admitted.service is not None:
+            _add(self._services, (admitted.tenant, admitted.service, admitted.uid), sign)
 
 
 def _is_service(decision: AdmissionDecision) -> bool:

@@ -79,7 +79,7 @@ class Changes:
 
 
 def _entries(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Entries:
-    new = {key: one for key, one in after.items() if key not in before or before[key] != one}
+    new = {key: value for key, value in after.items() if key not in before or before[key] != value}
     return Entries(new, frozenset(before.keys() - after.keys()))
 
 

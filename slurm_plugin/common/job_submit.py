@@ -7,8 +7,8 @@ from pathlib import Path
 
 def job_submit_script() -> Path:
     """Return its path, beside the slurm.conf that $SLURM_CONF names, else in /etc/slurm."""
-    said = os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf"
-    return Path(said).with_name("job_submit.lua")
+    conf = os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf"
+    return Path(conf).with_name("job_submit.lua")
 
 
 def script_since_s() -> float:

@@ -230,7 +230,7 @@ class ChargingLoop:
         """
         before, now_s = self._refused, time.monotonic()
         kept = {} if shows_all else {k: v for k, v in before.items() if k not in posted.booked}
-        ends_s = {one.run.key: known_end_s(one) for one in charges}
+        ends_s = {due_charge.run.key: known_end_s(due_charge) for due_charge in charges}
         since_s = {key: before[key].since_s if key in before else now_s for key in posted.refused}
         self._refused = kept | {key: _Refused(since_s[key], ends_s[key]) for key in posted.refused}
         new = sorted(posted.refused.keys() - before.keys())
@@ -255,9 +255,9 @@ class ChargingLoop:
     async def _lost_before(self, monotonic_s: float) -> Mapping[RunKey, LostRun]:
         """The runs that were gone at the last turn, in another daemon's life perhaps."""
         if self._lost_runs is None:
-            found = await asyncio.to_thread(self._ledger.charges.lost_runs, monotonic_s)
-            self._kept = frozenset(found)
-            return found
+            lost = await asyncio.to_thread(self._ledger.charges.lost_runs, monotonic_s)
+            self._kept = frozenset(lost)
+            return lost
         return self._lost_runs
 
     async def _keep(self, gone: Mapping[RunKey, LostRun], monotonic_s: float) -> None:
@@ -265,7 +265,9 @@ class ChargingLoop:
 
         Otherwise a daemon that starts anew every hour would never take a run for lost.
         """
-        kept = {key: one for key, one in gone.items() if monotonic_s - one.since_s > _KEPT_AFTER_S}
+        kept = {
+            key: lost for key, lost in gone.items() if monotonic_s - lost.since_s > _KEPT_AFTER_S
+        }
         if self._kept == kept.keys() and (not kept or monotonic_s < self._keep_due_s):
             return
         await asyncio.to_thread(self._ledger.charges.keep_lost_runs, kept, monotonic_s)
@@ -298,9 +300,13 @@ class ChargingLoop:
 
     async def _move_watermark(self, since_s: int, safe_s: int, jobs: tuple[JobView, ...]) -> None:
         open_now = await asyncio.to_thread(self._ledger.charges.open_reservations)
-        given_up = {key for key, one in self._refused.items() if one.is_given_up}
+        given_up = {key for key, refused in self._refused.items() if refused.is_given_up}
         still_open = [reservation for reservation in open_now if reservation.key not in given_up]
-        ends_s = {key: one.end_s for key, one in self._refused.items() if one.end_s is not None}
+        ends_s = {
+            key: refused.end_s
+            for key, refused in self._refused.items()
+            if refused.end_s is not None
+        }
         waits_for = [end_s for key, end_s in ends_s.items() if key not in given_up]
         until_s = next_watermark_s(since_s, safe_s, jobs, still_open, waits_for)
         if until_s > since_s:

@@ -66,7 +66,9 @@ class DeferredLoop:
         }
         self.refusals = {job: why for job, why in self.refusals.items() if job in waiting}
         self._cluster_state.refusals = self.refusals
-        self._directives = {job: said for job, said in self._directives.items() if job in waiting}
+        self._directives = {
+            job: directive for job, directive in self._directives.items() if job in waiting
+        }
         if started := begun(self._cluster_state.jobs):
             await self._slurm.update(started)
         is_due = looked_s >= self._again_s or waiting.keys() - self.refusals.keys()

@@ -74,8 +74,8 @@ async def serve(
             with suppress(asyncio.CancelledError):
                 await work
         except BaseExceptionGroup as group:
-            known = group.subgroup(SlicewiseError)
-            raise (known.exceptions[0] if known else group) from None
+            own_errors = group.subgroup(SlicewiseError)
+            raise (own_errors.exceptions[0] if own_errors else group) from None
         finally:
             stop.cancel()
         report("daemon_ended")

@@ -129,7 +129,7 @@ class _State(Collector):
         unread = tuple(self._unread.counts.items())
         yield family(
             METRICS["slicewise_slurm_unreadable_values_total"],
-            [((one,), count) for one, count in unread],
+            [((field,), count) for field, count in unread],
         )
         by_hand = self._cluster_state.quotas.changed_by_hand
         yield single(METRICS["slicewise_limits_changed_by_hand_total"], by_hand)
@@ -137,7 +137,8 @@ class _State(Collector):
         yield single(METRICS["slicewise_requeued_runs_total"], requeued)
         asked = tuple(ASKED.reads.items())
         yield family(
-            METRICS["slicewise_slurm_requests_total"], [((one,), count) for one, count in asked]
+            METRICS["slicewise_slurm_requests_total"],
+            [((question,), count) for question, count in asked],
         )
 
     def _of_jobs(self) -> Iterator[Metric]:
@@ -157,8 +158,8 @@ class _State(Collector):
         yield single(METRICS["slicewise_barred_jobs"], len(state.barred.jobs))
         yield single(METRICS["slicewise_barred_trials_total"], state.barred.damped)
         before_s = late_before_s(state.slurm_s, self._settings.lending.grace_s)
-        there = jobs_by_holder(state.jobs, self._partitions, costs, self._settings.models)
-        late = late_jobs(there, policy, before_s)
+        by_holder = jobs_by_holder(state.jobs, self._partitions, costs, self._settings.models)
+        late = late_jobs(by_holder, policy, before_s)
         counts = Count(job.tenant for job in late)
         yield _by_tenant("late_jobs", {name: counts[name] for name in policy})
 
@@ -170,9 +171,11 @@ class _State(Collector):
         yield _by_tenant("nominal_millislices", nominal)
         yield _by_tenant("in_use_millislices", in_use)
         yield _by_tenant("own_in_use_millislices", own)
-        limits = {name: one.limit_millislices for name, one in quotas.standings.items()}
-        lent = {name: one.lent_millislices for name, one in quotas.standings.items()}
-        borrowed = {name: one.borrowed_millislices for name, one in quotas.standings.items()}
+        limits = {name: standing.limit_millislices for name, standing in quotas.standings.items()}
+        lent = {name: standing.lent_millislices for name, standing in quotas.standings.items()}
+        borrowed = {
+            name: standing.borrowed_millislices for name, standing in quotas.standings.items()
+        }
         yield _by_tenant("limit_millislices", limits)
         yield _by_tenant("lent_millislices", lent)
         yield _by_tenant("borrowed_millislices", borrowed)
@@ -181,12 +184,16 @@ class _State(Collector):
     def _of_budgets(self) -> Iterator[Metric]:
         quotas = self._cluster_state.quotas
         budgets = {
-            name: one.budget for name, one in quotas.policy.items() if one.budget is not None
+            name: standing.budget
+            for name, standing in quotas.policy.items()
+            if standing.budget is not None
         }
-        rules = {name: one.amount_millislice_s for name, one in budgets.items()}
+        rules = {name: budget.amount_millislice_s for name, budget in budgets.items()}
         left = {name: at for name, at in quotas.left_millislice_s.items() if name in budgets}
         periods = {
-            name: LENGTH_S[one.period] for name, one in budgets.items() if one.period in LENGTH_S
+            name: LENGTH_S[budget.period]
+            for name, budget in budgets.items()
+            if budget.period in LENGTH_S
         }
         yield _by_tenant("budget_amount_millislice_seconds", rules)
         yield _by_tenant("budget_left_millislice_seconds", left)

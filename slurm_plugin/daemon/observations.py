@@ -110,15 +110,15 @@ class ObservationLoop:
         named: dict[tuple[object, ...], Submissions] = {}
         for (day_s, mode, tenant, uid, *rest), sums in kinds.items():
             user = OTHERS if uid == _NO_UID else _user_of(uid)
-            one = Submissions(day_s, mode, tenant, user, *rest, *_all(sums, _OF_KINDS))  # type: ignore[arg-type]
+            submissions = Submissions(day_s, mode, tenant, user, *rest, *_all(sums, _OF_KINDS))  # type: ignore[arg-type]
             key = (day_s, mode, tenant, user, *rest)
-            named[key] = _together(named[key], one) if key in named else one
-        found = Observations(
+            named[key] = _together(named[key], submissions) if key in named else submissions
+        observations = Observations(
             tuple(named.values()),
             tuple(LentBetween(*key, *_all(sums, _OF_LOANS)) for key, sums in loans.items()),
             tuple(QuotaUse(*key, *_all(sums, _OF_QUOTA)) for key, sums in quota.items()),
         )
-        self._ledger.observations.add(found, oldest_s)
+        self._ledger.observations.add(observations, oldest_s)
 
     def _kind(self, verdict: GpuVerdict, mode: str, uid: int, day_s: int) -> _Kind:
         """Return the kind, or that of all others once a day has ``KINDS_A_DAY``."""
@@ -126,11 +126,11 @@ class ObservationLoop:
             *(day_s, mode, verdict.tenant, uid),
             *(verdict.code, verdict.gpu_type, verdict.is_borrowed),
         )
-        known = self._told_apart.get(day_s)
-        if known is None:
-            self._told_apart = {day_s: (known := set())}
-        if kind in known or len(known) < KINDS_A_DAY:
-            known.add(kind)
+        kinds_today = self._told_apart.get(day_s)
+        if kinds_today is None:
+            self._told_apart = {day_s: (kinds_today := set())}
+        if kind in kinds_today or len(kinds_today) < KINDS_A_DAY:
+            kinds_today.add(kind)
             return kind
         return (day_s, mode, OTHERS, _NO_UID, verdict.code, OTHERS, verdict.is_borrowed)
 
@@ -147,9 +147,9 @@ def _all(sums: Counter[str], names: tuple[str, ...]) -> list[int]:
     return [sums[name] for name in names]
 
 
-def _together(one: Submissions, other: Submissions) -> Submissions:
-    sums = {name: getattr(one, name) + getattr(other, name) for name in _OF_KINDS}
-    return replace(one, **sums)
+def _together(submissions: Submissions, other: Submissions) -> Submissions:
+    sums = {name: getattr(submissions, name) + getattr(other, name) for name in _OF_KINDS}
+    return replace(submissions, **sums)
 
 
 def _merge(ours: dict[object, Counter[str]], theirs: Mapping[object, Counter[str]]) -> None:

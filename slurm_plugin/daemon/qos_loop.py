@@ -35,8 +35,8 @@ class QosLoop:
             self._refused, self._again_s = set(), looked_s + _AGAIN_S
         cluster_state = self._cluster_state
         quotas, jobs = cluster_state.quotas, cluster_state.quota_jobs
-        there = jobs_by_holder(jobs, self._partitions, self._costs, self._models)
-        wanted = moves(quotas.policy, there, quotas.standings, self._refused)
+        by_holder = jobs_by_holder(jobs, self._partitions, self._costs, self._models)
+        wanted = moves(quotas.policy, by_holder, quotas.standings, self._refused)
         if wanted:
             changes = {target: JobChange(qos=qos) for target, qos in wanted.items()}
             refused = await self._slurm.update(changes)

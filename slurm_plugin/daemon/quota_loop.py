@@ -243,8 +243,8 @@ class QuotaLoop:
         if seen.is_uninstalled:
             return ledger_view, None
         lent = await self._lend(ledger_view, shown.associations)
-        known = self._classified[1]
-        shown = replace(shown, barred=seen.barred, known=known)
+        by_holder = self._classified[1]
+        shown = replace(shown, barred=seen.barred, known=by_holder)
         compiled = await compile_in_turn(self._slurm, self._ledger, self._settings, shown, lent)
         if compiled.changes or not is_same or since_s == inf:
             since_s = time.monotonic()
@@ -398,11 +398,11 @@ class QuotaLoop:
         """
         before, seen = self._still_since_s, self._cluster_state
         limits, now_s = seen.quotas.limits, seen.looked_monotonic_s
-        there = self._by_holder(seen.quota_jobs)
+        by_holder = self._by_holder(seen.quota_jobs)
         since_s = standing_still(
-            before, there, seen.nodes, limits, partitions=self._partitions, now_s=now_s
+            before, by_holder, seen.nodes, limits, partitions=self._partitions, now_s=now_s
         )
-        first_s = first_until_s(seen.first_until_s, since_s, there, limits, now_s)
+        first_s = first_until_s(seen.first_until_s, since_s, by_holder, limits, now_s)
         return since_s, first_s
 
     def _barred(
@@ -412,17 +412,17 @@ class QuotaLoop:
         associations: tuple[Association, ...],
     ) -> Barred:
         settings, before = self._settings, self._cluster_state.barred
-        there, now_s = self._by_holder(jobs), ledger_view.now_s
+        by_holder, now_s = self._by_holder(jobs), ledger_view.now_s
         rows = [
             association
             for association in associations
             if association.cluster == settings.cluster.name
         ]
         usable = frozenset(node.name for node in self._cluster_state.nodes if is_usable(node))
-        found = barred(before, there, ledger_view.policy, rows, now_s=now_s, usable=usable)
-        if found.jobs.keys() - before.jobs.keys():
-            report("quota_barred", jobs=len(found.jobs), trials=found.damped)
-        return found
+        barred_now = barred(before, by_holder, ledger_view.policy, rows, now_s=now_s, usable=usable)
+        if barred_now.jobs.keys() - before.jobs.keys():
+            report("quota_barred", jobs=len(barred_now.jobs), trials=barred_now.damped)
+        return barred_now
 
     async def _lend(
         self, ledger_view: LedgerView, associations: tuple[Association, ...]
@@ -448,10 +448,10 @@ class QuotaLoop:
         called = {
             (recall.lender, recall.borrower, recall.called_s) for recall in renewed.before.recalls
         }
-        for one in round_plan.recalls:
-            if (one.lender, one.borrower, one.called_s) not in called:
-                amount = slices_text(one.amount_millislices)
-                report("recalled", lender=one.lender, borrower=one.borrower, slices=amount)
+        for recall in round_plan.recalls:
+            if (recall.lender, recall.borrower, recall.called_s) not in called:
+                amount = slices_text(recall.amount_millislices)
+                report("recalled", lender=recall.lender, borrower=recall.borrower, slices=amount)
         return self._written
 
     def _imagine(self, ledger_view: LedgerView) -> ImaginedRound:
@@ -464,9 +464,9 @@ class QuotaLoop:
 
     def _by_holder(self, jobs: tuple[JobView, ...]) -> JobsByHolder:
         """The jobs, classified once a look; what did not change stays classified."""
-        of, known = self._classified
+        of, classified = self._classified
         if jobs is not of:
-            self._classified = jobs, known.at_look(jobs, self._partitions)
+            self._classified = jobs, classified.at_look(jobs, self._partitions)
         return self._classified[1]
 
     def _seen(self) -> SlurmView:
@@ -605,8 +605,8 @@ def _accounts_by_uid(
             own[association.account] = own.get(association.account, _NO_QOS) | (
                 association.qos & named
             )
-    found = ((_uid(user), own) for user, own in accounts.items())
-    return {uid: own for uid, own in found if uid is not None}
+    uids = ((_uid(user), own) for user, own in accounts.items())
+    return {uid: own for uid, own in uids if uid is not None}
 
 
 def _uid(user: str) -> int | None:

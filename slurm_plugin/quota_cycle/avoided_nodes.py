@@ -43,7 +43,7 @@ class ReadmittedNodes:
 async def avoided_nodes(slurm: Slurm, jobs: Collection[JobView]) -> ReadmittedNodes:
     """What is to be changed of ``jobs``. Raises what ``Slurm`` raises."""
     releases = avoiding(jobs)
-    excluded = await together(*(slurm.excluded_nodes(one.array_job_id) for one in releases))
+    excluded = await together(*(slurm.excluded_nodes(release.array_job_id) for release in releases))
     changes: dict[Target, JobChange] = {}
     for release, nodes in zip(releases, excluded, strict=True):
         changes |= avoidance_changes(release, jobs, nodes, ())

@@ -211,7 +211,7 @@ async def _again(
 
 def _after(shown: SlurmNow, changed: Changed) -> SlurmNow:
     """``shown`` with the QOS as a change left them; jobs may have started before the change."""
-    qos = {one.name: one for one in (*shown.qos, *changed.qos)}
+    qos = {row.name: row for row in (*shown.qos, *changed.qos)}
     return replace(shown, qos=tuple(qos.values()), is_fresh=False)
 
 
@@ -235,8 +235,8 @@ def compared(
     """
     config, partitions, cluster = shown.conf.config, shown.conf.partitions, settings.cluster
     nodes, managed = shown.nodes, frozenset(cluster.partitions)
-    jobs, known = shown.quota_jobs, shown.known
-    by_holder = known and known.at_look(jobs, managed)
+    jobs, classified = shown.quota_jobs, shown.known
+    by_holder = classified and classified.at_look(jobs, managed)
     seen = SlurmView(jobs, nodes, (), by_holder=by_holder)
     inputs = _inputs(ledger_view, settings, seen, before)
     inputs = inputs.fitted_as(planned.inputs) if planned else inputs
@@ -248,9 +248,9 @@ def compared(
         settings.billing,
         PlannedFor(planned_use, planned.found.in_use) if planned else None,
     )
-    allowed, found, limits = wanted.allowed, wanted.found, wanted.limits
+    allowed, slurm_limits, limits = wanted.allowed, wanted.found, wanted.limits
     is_out = is_uninstalled(ledger_view, shown.qos, settings)
-    all_differing = differences(limits, found)
+    all_differing = differences(limits, slurm_limits)
     differing = tuple(difference for difference in all_differing if can_be_named(difference))
     unnamed = [difference for difference in all_differing if not can_be_named(difference)]
     return LimitComparison(
@@ -259,17 +259,17 @@ def compared(
         inputs=inputs,
         planned_use=planned_use,
         associations=shown.associations,
-        found=found,
+        found=slurm_limits,
         wanted=limits,
         differences=differing,
         out_of_band=out_of_band(differing, ledger_view.known),
         is_uninstalled=is_out,
         findings=(
             *((_UNINSTALLED,) if is_out else ()),
-            *limit_findings(allowed, found),
+            *limit_findings(allowed, slurm_limits),
             *unnamed_findings(unnamed),
-            *unknown_qos(settings.qos, found),
-            *crowding_findings(allowed, found, config.get("MaxJobCount", "")),
+            *unknown_qos(settings.qos, slurm_limits),
+            *crowding_findings(allowed, slurm_limits, config.get("MaxJobCount", "")),
             *conf_findings(
                 *(config, partitions, cluster.partitions, settings.costs, settings.billing),
                 nodes=nodes,
@@ -289,15 +289,15 @@ def _inputs(
     Slurm's known limits, which a compilation notes as it goes, are no input of a quota decision.
     """
     if before and before.inputs.slurm_view == seen:
-        known = before.inputs.ledger_view.known
-        if replace(ledger_view, known=known) == before.inputs.ledger_view:
+        known_limits = before.inputs.ledger_view.known
+        if replace(ledger_view, known=known_limits) == before.inputs.ledger_view:
             return before.inputs
     return world_of(ledger_view, settings, seen)
 
 
 def is_uninstalled(ledger_view: LedgerView, qos: Iterable[Qos], settings: Settings) -> bool:
     """Whether Slicewise was uninstalled: by the ledger, or by Slurm if the ledger was away then."""
-    return ledger_view.is_uninstalled or is_marked((one.name for one in qos), settings.cluster.name)
+    return ledger_view.is_uninstalled or is_marked((row.name for row in qos), settings.cluster.name)
 
 
 async def compile_limits(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compiled:
@@ -467,10 +467,10 @@ def _due(seen: LimitComparison, refused: "_Refused") -> tuple[Difference, ...]:
     return without(waiting, left, seen.found)
 
 
-def _grows(due: Iterable[Difference], found: SlurmLimits) -> bool:
+def _grows(due: Iterable[Difference], slurm_limits: SlurmLimits) -> bool:
     """Whether a limit in ``due`` grows now. A QOS made before others shrank starts at 0."""
     due = tuple(due)
-    return bool(growing(due, found)) and not shrinking(due, found)
+    return bool(growing(due, slurm_limits)) and not shrinking(due, slurm_limits)
 
 
 class _Refused:
@@ -490,10 +490,13 @@ class _Refused:
         self.changes: dict[LimitChange, str] = {}
 
     def add(
-        self, refusals: Mapping[LimitChange, str], due: Sequence[Difference], found: SlurmLimits
+        self,
+        refusals: Mapping[LimitChange, str],
+        due: Sequence[Difference],
+        slurm_limits: SlurmLimits,
     ) -> None:
         """Record the refusals of a stage of ``due`` in which each unit has a command of its own."""
-        whose = units_of(due, found) if refusals else {}
+        whose = units_of(due, slurm_limits) if refusals else {}
         for change, words in refusals.items():
             self.of[whose[change]] = words
             self.changes[change] = words
@@ -512,10 +515,10 @@ class _Refused:
 
     def add_unsettled(self, left: Iterable[Difference]) -> None:
         """Record that Slurm still shows other values for the differences that are ``left``."""
-        for one in left:
-            now, wanted = one.now or "nothing", one.wanted or "nothing"
-            words = f"sacctmgr sets {one.key.field} to {wanted}, and Slurm still shows {now}"
-            self.of.setdefault(unit(one), words)
+        for difference in left:
+            now, wanted = difference.now or "nothing", difference.wanted or "nothing"
+            words = f"sacctmgr sets {difference.key.field} to {wanted}, and Slurm still shows {now}"
+            self.of.setdefault(unit(difference), words)
 
     def check(self, policy: Policy) -> None:
         """Raise OutsideError (SW-LIMITS-UNSETTLED) for the first refused limit of a tenant's own.
@@ -558,9 +561,9 @@ def _compiled(
 
 
 def _tell(changes: Iterable[OutOfBandChange]) -> None:
-    for one in changes:
-        of = f"{one.key.entity} {one.key.name}"
-        warn("limit_changed_by_hand", of=of, field=one.key.field, was=one.was, now=one.now)
+    for change in changes:
+        of = f"{change.key.entity} {change.key.name}"
+        warn("limit_changed_by_hand", of=of, field=change.key.field, was=change.was, now=change.now)
 
 
 async def _adopt(ledger: "Ledger", seen: LimitComparison) -> None:

@@ -78,8 +78,8 @@ def _first_booked(
 ) -> frozenset[RunKey]:
     """Try one charge of each tenant not in ``tried``; what the first success booked, if any."""
     untried = {charge.run.tenant: charge for charge in charges if charge.run.tenant not in tried}
-    for one in untried.values():
+    for run in untried.values():
         with suppress(OutsideError):
-            if booked := ledger.charges.post([one]):
+            if booked := ledger.charges.post([run]):
                 return booked
     return frozenset()

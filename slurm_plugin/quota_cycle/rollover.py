@@ -79,7 +79,9 @@ def begun_periods(
     seconds.
     """
     budgets = _budgets(policy)
-    starts_s = {name: period_start_s(one.period, looked_s, zone) for name, one in budgets.items()}
+    starts_s = {
+        name: period_start_s(budget.period, looked_s, zone) for name, budget in budgets.items()
+    }
     return due_periods(rollovers, starts_s)
 
 

@@ -211,17 +211,17 @@ async def plan(
         slurm.partitions(),
     )
     ledger_view = await asyncio.to_thread(ledger_view_now, ledger, settings) if ledger else None
-    known = ledger_view.known if ledger_view else {}
+    known_limits = ledger_view.known if ledger_view else {}
     billing = settings.billing
-    found = found_of(settings.cluster.name, associations, qos, config, billing=billing)
+    limits = found_of(settings.cluster.name, associations, qos, config, billing=billing)
     now_s = ledger_view.now_s if ledger_view else wall_s()
     jobs = last_jobs(
         shown,
-        found,
+        limits,
         _due(ledger_view, shown, settings) if ledger_view else Due(),
         settings.costs,
         now_s=now_s,
-        fixed=set_by_others(own_limits(found), found, known) if finishes else (),
+        fixed=set_by_others(own_limits(limits), limits, known_limits) if finishes else (),
         theirs=elsewhere,
         refused=refused,
     )
@@ -234,18 +234,18 @@ async def plan(
         (view.name, word): named
         for view in partitions
         for word, qos in (("AllowQos", view.allow_qos or ()), ("DenyQos", view.deny_qos))
-        if (named := {one for one in qos if is_ours(one) and one in found.qos})
+        if (named := {name for name in qos if is_ours(name) and name in limits.qos})
     }
     kept = listed | elsewhere | ({GATE_QOS} if is_kept else frozenset())
     kept = kept.union(*in_lists.values())
     return WayBack(
-        found=found,
-        known=known,
-        mark=() if ledger else tuple(_mark(found)),
-        gate=() if is_shared else opened_gate(found),
+        found=limits,
+        known=known_limits,
+        mark=() if ledger else tuple(_mark(limits)),
+        gate=() if is_shared else opened_gate(limits),
         jobs=jobs,
-        settings=way_back(known, found, listed),
-        qos=our_qos(known, found, kept) if ledger else our_qos_by_name(found, kept),
+        settings=way_back(known_limits, limits, listed),
+        qos=our_qos(known_limits, limits, kept) if ledger else our_qos_by_name(limits, kept),
         weights=tuple(_weights_back(await slurm.nodes())),
         avoided=await avoided_nodes(slurm, shown),
         waits=(
@@ -253,7 +253,7 @@ async def plan(
             *_waits(gated, is_shared=is_shared),
             *_named_in(in_lists),
             *_barred(closed_to_qos(partitions, settings.cluster.partitions, _with_waiting(jobs))),
-            *(() if ledger else _unknown(found)),
+            *(() if ledger else _unknown(limits)),
         ),
     )
 
@@ -261,8 +261,8 @@ async def plan(
 def _due(ledger_view: "LedgerView", jobs: Iterable[JobView], settings: Settings) -> Due:
     partitions = frozenset(settings.cluster.partitions)
     others = (job for job in jobs if job.state in ALLOTTED and not is_ours(job.qos))
-    there = jobs_by_holder(others, partitions, settings.costs, settings.models)
-    elsewhere = may_still_take(there, ledger_view.now_s)
+    by_holder = jobs_by_holder(others, partitions, settings.costs, settings.models)
+    elsewhere = may_still_take(by_holder, ledger_view.now_s)
     return due_of(ledger_view.tenants, ledger_view.run_minutes, elsewhere, settings.billing)
 
 
@@ -331,9 +331,9 @@ async def _undone(
         due = await plan(slurm, ledger, settings, doing.tried, finishes=finishes)
         if ledger:
             changing = (*due.binding, *due.settings) or due.qos
-            known = settled(due.jobs.reached, due.found, due.known)
-            known = {**known, **remember_way_back(changing, due.known)}
-            await asyncio.to_thread(ledger.limits.know, known)
+            known_limits = settled(due.jobs.reached, due.found, due.known)
+            known_limits = {**known_limits, **remember_way_back(changing, due.known)}
+            await asyncio.to_thread(ledger.limits.know, known_limits)
         await doing.weigh(due.weights)
         await doing.give_back(due.avoided)
         stages = _first_stages(due)
@@ -409,17 +409,23 @@ class _Doing:
 
     async def give_back(self, avoided: ReadmittedNodes) -> None:
         """Let each slot back onto the nodes that it avoids; each is tried once."""
-        new = {one: change for one, change in avoided.changes.items() if one not in self._let_back}
+        new = {
+            target: change
+            for target, change in avoided.changes.items()
+            if target not in self._let_back
+        }
         for command in avoided.commands(tuple(new)):
             self._tell(command)
         if new:
             refused = await self._slurm.update(new)
             self._not_let_back |= refused
-            self._given_back += avoided.commands([one for one in new if one not in refused])
+            self._given_back += avoided.commands(
+                [target for target in new if target not in refused]
+            )
             self._let_back |= new.keys()
 
     async def weigh(self, weights: Iterable[Difference]) -> None:
-        wanted = {one.key.name: int(one.wanted) for one in weights}
+        wanted = {weight.key.name: int(weight.wanted) for weight in weights}
         for node, weight in wanted.items():
             self._tell(f"scontrol update NodeName={node} Weight={weight}")
         if wanted:
@@ -483,28 +489,28 @@ async def want_again(slurm: Slurm, ledger: "Ledger", settings: Settings) -> None
         ledger_view = await asyncio.to_thread(ledger_view_now, ledger, settings)
         if not is_uninstalled(ledger_view, qos, settings):
             return
-        found = found_of(settings.cluster.name, associations, qos, config)
-        await asyncio.to_thread(ledger.limits.know, taken_out(ledger_view.known, found))
+        slurm_limits = found_of(settings.cluster.name, associations, qos, config)
+        await asyncio.to_thread(ledger.limits.know, taken_out(ledger_view.known, slurm_limits))
         mark = uninstalled_qos(settings.cluster.name)
-        if mark in found.qos:
+        if mark in slurm_limits.qos:
             _require_taken(await slurm.sacctmgr((removal((mark,)),)))
         await asyncio.to_thread(ledger.limits.mark_wanted)
 
 
-def _mark(found: SlurmLimits) -> Iterator[Difference]:
+def _mark(slurm_limits: SlurmLimits) -> Iterator[Difference]:
     """The mark to add in Slurm; none where nothing of ours is in Slurm to be put back."""
-    name = uninstalled_qos(found.cluster)
-    if name not in found.qos and any(map(limits_by, found.qos)):
+    name = uninstalled_qos(slurm_limits.cluster)
+    if name not in slurm_limits.qos and any(map(limits_by, slurm_limits.qos)):
         yield Difference(
             LimitKey("qos", name, NAME), "", name, "marks that Slicewise was uninstalled"
         )
 
 
-def _unknown(found: SlurmLimits) -> Iterator[str]:
+def _unknown(slurm_limits: SlurmLimits) -> Iterator[str]:
     """Sentences about what can't be undone without the ledger."""
     limited = sorted(
         name
-        for name, row in found.accounts.items()
+        for name, row in slurm_limits.accounts.items()
         if any(limits_type(f"grptres={tres}") for tres in row.grp_tres)
     )
     if limited:
@@ -512,8 +518,8 @@ def _unknown(found: SlurmLimits) -> Iterator[str]:
             f"Limits on GPU types of accounts stay ({shown(limited)}): only the ledger knows which"
             " were Slicewise's, and what they were before."
         )
-    name = uninstalled_qos(found.cluster)
-    if name in found.qos or any(map(limits_by, found.qos)):
+    name = uninstalled_qos(slurm_limits.cluster)
+    if name in slurm_limits.qos or any(map(limits_by, slurm_limits.qos)):
         yield (
             f"QOS {name} stays, so that no daemon sets limits again when PostgreSQL answers:"
             f" uninstall again then. If it never will: sacctmgr remove qos {name}"
@@ -562,7 +568,7 @@ def jobs_text(those: Jobs) -> str:
         (those.waiting, "waits", "wait"),
         (those.held, "is held", "are held"),
     )
-    return ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts if n)
+    return ", ".join(f"{n} {single if n == 1 else many}" for n, single, many in counts if n)
 
 
 def shown(names: Sequence[str]) -> str:
@@ -587,8 +593,8 @@ def _with_waiting(jobs: LastJobs) -> frozenset[str]:
 
 def _barred(closed: Iterable[Finding]) -> Iterator[str]:
     """Sentences about partitions that bar QOS which stay: a site puts its own lists back early."""
-    for one in closed:
-        yield f"{one.what}: {one.why}. Put your own list back once those jobs have ended."
+    for finding in closed:
+        yield f"{finding.what}: {finding.why}. Put your own list back once those jobs have ended."
 
 
 def _named_in(lists: Mapping[tuple[str, str], Collection[str]]) -> Iterator[str]:

@@ -42,15 +42,19 @@ async def reconcile(site: RunContext, look: RebalanceLook, *, apply: bool) -> Re
         new = posted.booked
     elif decided.charges:
         new = await asyncio.to_thread(_unsettled, ledger, decided.charges)
-    known = {one.run.key for one in decided.charges} - set(new)
-    odd = [observation.text for observation in decided.observations if observation.key not in known]
+    booked = {due_charge.run.key for due_charge in decided.charges} - set(new)
+    odd = [
+        observation.text for observation in decided.observations if observation.key not in booked
+    ]
     odd += [f"no cost is set for GPU type {kind}" for kind in sorted(decided.unpriced)]
     if decided.untyped:
         ids = ", ".join(str(key.job_id) for key in sorted(decided.untyped)[:_MOST_TOLD])
         odd += [f"nothing says the type of the GPUs of {len(decided.untyped)} runs, such as {ids}"]
     return Report(
         saw={"jobs": len(look.jobs), "records": len(records), "open": len(reservations)},
-        lines=tuple(_booked_lines(one for one in decided.charges if one.run.key in new)),
+        lines=tuple(
+            _booked_lines(due_charge for due_charge in decided.charges if due_charge.run.key in new)
+        ),
         why="; ".join([why] * bool(why) + odd),
     )
 
@@ -70,14 +74,14 @@ async def _records(
 
 def _unsettled(ledger: "Ledger", charges: Sequence[Charge]) -> frozenset[RunKey]:
     """Runs that ``post`` would book: accounting goes on to show runs that are settled."""
-    keys = frozenset(one.run.key for one in charges)
+    keys = frozenset(due_charge.run.key for due_charge in charges)
     since_s = min(key.start_s for key in keys)
     rows = ledger.audit.statement(None, since_s, since_s).rows
     return keys - {row.run.key for row in rows if row.end_s is not None}
 
 
 def _booked_lines(charges: Iterable[Charge]) -> Iterable[str]:
-    by_tenant = Counter(one.run.tenant for one in charges)
+    by_tenant = Counter(due_charge.run.tenant for due_charge in charges)
     return (f"runs of {tenant} booked: {count}" for tenant, count in sorted(by_tenant.items()))
 
 
@@ -104,7 +108,7 @@ async def roll(site: RunContext, look: RebalanceLook, *, apply: bool) -> Report:
     if apply and due:
         args = (ledger, look.policy, zone, look.jobs, looked_s)
         booked = await asyncio.to_thread(roll_over_budgets, *args, change_id=look.change_id)
-        lines = tuple(f"{one.tenant}: {one.reason}" for one in booked)
+        lines = tuple(f"{booking.tenant}: {booking.reason}" for booking in booked)
     waits = apply and len(lines) < len(due)
     return Report(
         saw={"budgets": len(rollovers), "due": len(due)},

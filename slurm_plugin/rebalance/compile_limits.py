@@ -48,5 +48,5 @@ def _lines(done: Undone) -> tuple[str, ...]:
 def _left(compiled: Compiled) -> Iterator[str]:
     for change, words in compiled.refused.items():
         yield f"refused: sacctmgr {' '.join(change)}: {words}"
-    for one in compiled.waits:
-        yield f"waits for the next compilation: {one.text}"
+    for wait in compiled.waits:
+        yield f"waits for the next compilation: {wait.text}"

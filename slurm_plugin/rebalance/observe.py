@@ -109,7 +109,9 @@ class Report:
 
 def one_line(reasons: Iterable[str]) -> str:
     """Join reasons: a space after a sentence, else a semicolon."""
-    return " ".join(one if one.endswith(".") else f"{one};" for one in reasons).rstrip(";")
+    return " ".join(reason if reason.endswith(".") else f"{reason};" for reason in reasons).rstrip(
+        ";"
+    )
 
 
 async def looked(site: RunContext) -> RebalanceLook:
@@ -126,9 +128,9 @@ async def looked(site: RunContext) -> RebalanceLook:
         is_out = await has_begun(site.slurm, site.ledger, site.settings)
     except SlicewiseError as error:
         return RebalanceLook(at_s, policy, change_id, SlurmView((), (), ()), error, leader)
-    found = services(seen, site.settings.costs)
+    views = services(seen, site.settings.costs)
     return RebalanceLook(
-        at_s, policy, change_id, SlurmView(seen.jobs, seen.nodes, found), None, leader, is_out
+        at_s, policy, change_id, SlurmView(seen.jobs, seen.nodes, views), None, leader, is_out
     )
 
 

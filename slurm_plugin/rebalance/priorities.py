@@ -21,13 +21,13 @@ async def prioritise(site: RunContext, look: RebalanceLook, *, apply: bool) -> R
     """Set at most the site_factors that the daemon may set after a pause; backlogs do not count."""
     standing = await _standing(site, look)
     waiting = ranked(look.jobs, look.at_s, standing)
-    rows = await site.slurm.priorities({one.job.job_id for one in waiting}) if waiting else ()
-    known = {row.job_id: row.site for row in rows}
+    rows = await site.slurm.priorities({ranked.job.job_id for ranked in waiting}) if waiting else ()
+    site_factors = {row.job_id: row.site for row in rows}
     most = int(UPDATES_PER_S * SAVED_S)
-    due = changes(waiting, known, standing.formula, most)
+    due = changes(waiting, site_factors, standing.formula, most)
     count = len(due)
     if apply and due:
-        told = {target_of(one.job): JobChange(site_factor=one.site_factor) for one in due}
+        told = {target_of(ranked.job): JobChange(site_factor=ranked.site_factor) for ranked in due}
         count -= len(await site.slurm.update(told))
     return Report(
         saw={"waiting": len(waiting), "due": len(due)},

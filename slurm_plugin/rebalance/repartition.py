@@ -35,8 +35,8 @@ async def _plan(site: RunContext, why: str) -> Report:
         return Report(why=f"{why} {error}", outcome=StepOutcome.SKIPPED)
     due = cuts_due(seen)
     lines = [
-        f"{one.node} {one.gpu}: {change_text(one.before, one.after)}: {one.reason}"
-        for one in due.now
+        f"{cut.node} {cut.gpu}: {change_text(cut.before, cut.after)}: {cut.reason}"
+        for cut in due.now
     ]
     lines += barred_lines(due)
     saw = {"boards": len(seen.boards), "left out": len(seen.left_out)}
@@ -70,7 +70,10 @@ def _ended(done: cluster_run.RepartitionRun, unfinished: Sequence[Repartition]) 
     """
     ended = done.ended
     lines = (
-        *(f"repartition {one.repartition_id} on {one.node}: {one.state}" for one in ended),
+        *(
+            f"repartition {repartition.repartition_id} on {repartition.node}: {repartition.state}"
+            for repartition in ended
+        ),
         *barred_lines(done.due),
     )
     failed = [

@@ -108,11 +108,11 @@ class RepartitionActions:
         planned = repartition
         in_use = await self._held(planned.node)
         inventory = await self._probe(repartition)
-        found = checks.layout_of(inventory, planned.gpu)
-        if found != planned.before:
+        layout = checks.layout_of(inventory, planned.gpu)
+        if layout != planned.before:
             raise OutsideError(
                 Code.MIG_CHANGED,
-                f"{planned.gpu} is cut as {placements_text(found) or 'nothing'}, the plan was"
+                f"{planned.gpu} is cut as {placements_text(layout) or 'nothing'}, the plan was"
                 f" made for {placements_text(planned.before) or 'nothing'}.",
                 "The next run makes a new plan.",
             )
@@ -209,9 +209,9 @@ class RepartitionActions:
             if self.site.now_s() >= until_s:
                 raise _wrong(node, "; ".join(words))
             await self.site.wait(POLL_S)
-        found = checks.layout_of(await self._probe(repartition), repartition.gpu)
-        if found != target:
-            raise _wrong(node, f"the GPU is cut as {placements_text(found) or 'nothing'}")
+        layout = checks.layout_of(await self._probe(repartition), repartition.gpu)
+        if layout != target:
+            raise _wrong(node, f"the GPU is cut as {placements_text(layout) or 'nothing'}")
         return f"{repartition.gpu} is cut as {placements_text(target) or 'nothing'}"
 
     async def _resume(self, repartition: Repartition, _direction: Direction) -> str:

@@ -98,7 +98,7 @@ def stuck_error(ended: Sequence[Repartition]) -> OutsideError | None:
     stuck = [repartition for repartition in ended if repartition.state is RepartitionState.STUCK]
     if not stuck:
         return None
-    which = ", ".join(f"{one.repartition_id} ({one.node})" for one in stuck)
+    which = ", ".join(f"{repartition.repartition_id} ({repartition.node})" for repartition in stuck)
     return OutsideError(
         Code.REPARTITION_STUCK,
         f"Neither done nor undone: repartition {which}. The node is drained.",

@@ -95,7 +95,7 @@ class ClusterSite:
         with suppress(SlicewiseError):
             done = await self._slurm.requeue(meant)
             for run, words in done.refused.items():
-                if any(one in words for one in _NO_REQUEUE):
+                if any(word in words for word in _NO_REQUEUE):
                     await self._slurm.cancel(meant[run])
 
     async def inventory(self, node: str, reservation: str) -> Inventory:

@@ -75,8 +75,8 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePl
     nodes = await slurm.nodes()
     looks = await asyncio.to_thread(node_looks, settings, on_disk.records, nodes, now_s)
     room = room_of(on_disk.policy, used_by_tenant(jobs, partitions, settings.costs))
-    there = jobs_by_holder(jobs, partitions, settings.costs, settings.models)
-    owed = owed_tasks(on_disk.policy, there)
+    by_holder = jobs_by_holder(jobs, partitions, settings.costs, settings.models)
+    owed = owed_tasks(on_disk.policy, by_holder)
     seen = SiteObservation(
         looks=looks,
         jobs=holding,
@@ -89,7 +89,7 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePl
                 settings.costs,
                 now_s,
                 owed=owed,
-                busy=busy_tasks(on_disk.policy, there, free_on_nodes(nodes, partitions)),
+                busy=busy_tasks(on_disk.policy, by_holder, free_on_nodes(nodes, partitions)),
             )
         ),
         in_use=in_use(runs, since_s, now_s),
@@ -100,7 +100,7 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePl
         past=on_disk.past,
         move_s=move_s(on_disk.step_seconds, MOVE_S),
         term_s=settings.lending.term_s,
-        preempting=preempting(on_disk.policy, there) if owed else {},
+        preempting=preempting(on_disk.policy, by_holder) if owed else {},
         at_s=now_s,
     )
     took_s = repartition_s(on_disk.step_seconds, REPARTITION_S)

@@ -71,7 +71,7 @@ class RepartitionPort(Protocol):
         """The texts of slurm.conf and gres.conf now."""
         ...
 
-    def write(self, node: str, vendor: str, found: Sequence[Device | None]) -> None:
+    def write(self, node: str, vendor: str, devices: Sequence[Device | None]) -> None:
         """Write the node's devices into both files; ``vendor`` is that of its GPUs."""
         ...
 

@@ -52,24 +52,24 @@ async def survey(
     result.
     """
     partitions = frozenset(settings.cluster.partitions)
-    known = {node.name for node in await slurm.nodes() if has_gpus(node, partitions)}
-    if unknown := sorted(set(names) - known):
+    nodes = {node.name for node in await slurm.nodes() if has_gpus(node, partitions)}
+    if unknown := sorted(set(names) - nodes):
         raise InvalidInputError(
             Code.REPARTITION_NODE,
             f"{unknown[0]} is not a node with GPUs in a managed partition.",
-            f"Such nodes: {', '.join(sorted(known)) or 'none'}.",
+            f"Such nodes: {', '.join(sorted(nodes)) or 'none'}.",
         )
-    wanted = sorted(set(names) or known)
+    wanted = sorted(set(names) or nodes)
     turn = asyncio.Semaphore(_AT_ONCE)
 
     async def one(node: str) -> Inventory | str:
         async with turn:
             return await _looked(settings, journal, node)
 
-    said = dict(zip(wanted, await asyncio.gather(*map(one, wanted)), strict=True))
+    answers = dict(zip(wanted, await asyncio.gather(*map(one, wanted)), strict=True))
     return Survey(
-        seen={node: one for node, one in said.items() if not isinstance(one, str)},
-        failed={node: why for node, why in said.items() if isinstance(why, str)},
+        seen={node: answer for node, answer in answers.items() if not isinstance(answer, str)},
+        failed={node: why for node, why in answers.items() if isinstance(why, str)},
     )
 
 

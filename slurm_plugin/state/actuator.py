@@ -151,10 +151,12 @@ class Actuator:
         Slurm shows the throttle of an array beside its untouched tasks. Of those that have none a
         task's reason tells: these are ``felt``.
         """
-        found = await self._slurm.throttled(arrays) | felt
-        if found:
-            refused = await self._slurm.update(dict.fromkeys(sorted(found), JobChange(throttle=0)))
-            warn("throttles_taken_off", arrays=found, refused=" ".join(refused.values()))
+        arrays_held = await self._slurm.throttled(arrays) | felt
+        if arrays_held:
+            refused = await self._slurm.update(
+                dict.fromkeys(sorted(arrays_held), JobChange(throttle=0))
+            )
+            warn("throttles_taken_off", arrays=arrays_held, refused=" ".join(refused.values()))
 
     async def cancel(self, array_job_id: int) -> None:
         """Cancel a service's array."""

@@ -297,10 +297,10 @@ class ClusterState:
         async with self._lock:
             if self._starts is not None:
                 self._starts.cancel()
-            found = await self._look()
+            service_views = await self._look()
             if self.acts:
                 await self._guard()
-            self._watch_starts(found)
+            self._watch_starts(service_views)
 
     async def _look(self) -> tuple[ServiceView, ...]:
         began_s, began_monotonic_s = self.clock.now_s(), time.monotonic()
@@ -312,12 +312,12 @@ class ClusterState:
             self.gave_way = gave_way(
                 self.gave_way, before.jobs, self._seen.jobs, int(self._seen.at_s)
             )
-            found = services(self._seen, self._settings.costs)
+            service_views = services(self._seen, self._settings.costs)
             self._notice_unadmitted()
-            self._follow(found)
+            self._follow(service_views)
             self._observed_s = observed_s
             self.looked_s, self.looked_monotonic_s = began_s, began_monotonic_s
-            self._publish(found, complete=True)
+            self._publish(service_views, complete=True)
             shown = self.view.services
             reports = self.service_reports.of(shown)
             self.events.follow(shown, reports, int(self._seen.at_s))
@@ -325,11 +325,11 @@ class ClusterState:
             self.view = self.view.model_copy(update={"complete": False})
             raise
         is_kept = any(self.kept_back.values()) or self.evictions.has_waiting
-        moves = is_kept or is_moving(found, self._seen.at_s)
+        moves = is_kept or is_moving(service_views, self._seen.at_s)
         self.pacing.end(slurm.waited_s, moves=moves, waits=waits(self._seen.jobs))
         for event in self._looked:
             event.set()
-        return found
+        return service_views
 
     async def set_desired_slots(
         self,
@@ -407,28 +407,28 @@ class ClusterState:
         age_s = time.monotonic() - self.looked_monotonic_s
         return age_s > self._pace.moving_s and self.pacing.may_look_now
 
-    def _watch_starts(self, found: tuple[ServiceView, ...]) -> None:
+    def _watch_starts(self, service_views: tuple[ServiceView, ...]) -> None:
         """Make the next look due as soon as a start is nearly complete or has failed, or a replica
         has ended for whose slices a lender waits.
         """
-        ages_s = ((service, start_age_s((service,), self._seen.at_s)) for service in found)
+        ages_s = ((service, start_age_s((service,), self._seen.at_s)) for service in service_views)
         young = [service for service, age_s in ages_s if age_s is not None and age_s < _STARTS_S]
         slots = [slot for service in young for slot in service.slots]
         if any(slot.state == "starting" and slot.certificate for slot in slots):
             # Ports do not show in its job.
             asyncio.get_running_loop().call_later(_AGAIN_S, self.acted.set)
         elif arrays := frozenset(
-            service.array_job_id for service in (*young, *self._awaited(found))
+            service.array_job_id for service in (*young, *self._awaited(service_views))
         ):
             self._starts = asyncio.create_task(self._until_changed(arrays))
 
-    def _awaited(self, found: tuple[ServiceView, ...]) -> Sequence[ServiceView]:
+    def _awaited(self, service_views: tuple[ServiceView, ...]) -> Sequence[ServiceView]:
         """The services with replicas that end while a lender waits, within the grace: an end that
         takes longer, as on a node that hangs, may take hours.
         """
         if not self.evictions.has_waiting:
             return ()
-        leaving = (service for service in found if self.evictions.waits(service.tenant))
+        leaving = (service for service in service_views if self.evictions.waits(service.tenant))
         return [
             service for service in leaving if any(slot.state == "ending" for slot in service.slots)
         ]
@@ -516,18 +516,18 @@ class ClusterState:
         if self.unadmitted.newest > before.newest:
             warn("not_admitted", job_id=self.unadmitted.newest, jobs=self.unadmitted.count)
 
-    def _follow(self, found: tuple[ServiceView, ...]) -> None:
+    def _follow(self, service_views: tuple[ServiceView, ...]) -> None:
         """Keep the desired slots of living services only.
 
         At the first look, and while another daemon receives them, every slot that is under
         way counts as desired.
         """
         if self._desired_slots is None or not self._leader.leads():
-            self._desired_slots = {s.array_job_id: desired_after_restart(s) for s in found}
+            self._desired_slots = {s.array_job_id: desired_after_restart(s) for s in service_views}
             self.desired_slots_versions = {}
         before = self._desired_slots
         self._desired_slots = {
-            s.array_job_id: before.get(s.array_job_id, frozenset()) for s in found
+            s.array_job_id: before.get(s.array_job_id, frozenset()) for s in service_views
         }
         self._notes = {array: self._notes.get(array, "") for array in self._desired_slots}
         self.kept_back = {
@@ -540,15 +540,15 @@ class ClusterState:
         self._followed &= self._desired_slots.keys()
         self.urgencies = {array: self.urgencies.get(array, 0.0) for array in self._desired_slots}
 
-    def _publish(self, found: tuple[ServiceView, ...], *, complete: bool) -> None:
+    def _publish(self, service_views: tuple[ServiceView, ...], *, complete: bool) -> None:
         seen, used = self._seen, self.quotas.used(self._seen.jobs)
         self.view = ViewAnswer(
             observed_s=self._observed_s,
             complete=complete,
-            services=tuple(map(self._shown, found)),
+            services=tuple(map(self._shown, service_views)),
             tenants=self.quotas.views(used, seen.at_s),
         )
-        snapshot = self.quotas.snapshot(seen, found, used, self.shares)
+        snapshot = self.quotas.snapshot(seen, service_views, used, self.shares)
         self.snapshot = replace(snapshot, is_uninstalled=self.is_uninstalled)
         self._admission.publish(self.snapshot, self.looked_monotonic_s)
 
@@ -654,11 +654,11 @@ class ClusterState:
         The owner may have cancelled the whole array since the look: then none is brought back.
         """
         looked = await self._observer.look_again(self._seen, array_job_id)
-        found: frozenset[int] = frozenset()
+        slots: frozenset[int] = frozenset()
         for now in services(looked, self._settings.costs):
-            if found := lost_slots(now) & due:
+            if slots := lost_slots(now) & due:
                 self._slot_recovery.revive(array_job_id, living_slots(now))
-        return found
+        return slots
 
     def _shown(self, service: ServiceView) -> ServiceView:
         note = self._notes.get(service.array_job_id, "")

@@ -68,17 +68,19 @@ class SlurmObserver:
         # Only replicas' steps are read: the ports of other jobs are not needed.
         running = (job for job in jobs if job.state is JobState.RUNNING)
         steps = await self._steps_of([job for job in running if job.array_job_id in arrays])
-        known = {array: one for array, one in self._known.items() if array in arrays}
-        self._known = known
-        if unread := arrays.keys() - known.keys():
+        submissions = {
+            array: submission for array, submission in self._known.items() if array in arrays
+        }
+        self._known = submissions
+        if unread := arrays.keys() - submissions.keys():
             await self._read(unread)
         return Observation(
             at_s,
             jobs,
             nodes,
             steps,
-            {array: one.directives for array, one in known.items()},
-            {array: one.directory for array, one in known.items()},
+            {array: submission.directives for array, submission in submissions.items()},
+            {array: submission.directory for array, submission in submissions.items()},
         )
 
     async def _jobs_and_nodes(
@@ -134,9 +136,11 @@ class SlurmObserver:
         A missing script decides nothing: at the next look the array may be gone or the script
         available. Until then the look is not complete.
         """
-        found = await self._slurm.submissions(arrays)
-        self._known.update({array: _submitted(array, one) for array, one in found.items()})
-        missing = set(arrays) - found.keys()
+        submissions = await self._slurm.submissions(arrays)
+        self._known.update(
+            {array: _submitted(array, submission) for array, submission in submissions.items()}
+        )
+        missing = set(arrays) - submissions.keys()
         self._missed = {array: self._missed.get(array, 0) + 1 for array in missing}
         for array, looks in sorted(self._missed.items()):
             error = OutsideError(
@@ -161,8 +165,8 @@ def _as_nodes_are(jobs: tuple[JobView, ...], nodes: Iterable[NodeView]) -> tuple
     named = {job.reason for job in jobs if job.reason.startswith(NODES_AWAY)}
     if not named:
         return jobs
-    there = frozenset(node.name for node in nodes if not node.states & _AWAY)
-    kept = {reason for reason in named if there >= _unavailable(reason) != frozenset()}
+    names = frozenset(node.name for node in nodes if not node.states & _AWAY)
+    kept = {reason for reason in named if names >= _unavailable(reason) != frozenset()}
     return tuple(replace(job, reason=_BUSY) if job.reason in kept else job for job in jobs)
 
 

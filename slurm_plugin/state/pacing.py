@@ -93,8 +93,8 @@ class Pacing:
                 else:
                     await asyncio.sleep(left_s)
             finally:
-                for one in waits:
-                    one.cancel()
+                for wait in waits:
+                    wait.cancel()
 
     def _due_s(self) -> float:
         self._count()

@@ -29,10 +29,10 @@ class ServiceReports:
         self._leader.require()
         now_s = time.monotonic()
         new = {(service.tenant, service.name): (now_s, service) for service in request.services}
-        known = {key: had for key, had in self._found.items() if now_s - had[0] < OLD_S}
-        self._found = known | new
-        had = {key: known[key][1] for key in new.keys() & known.keys()}
-        if any(set(one.ready).difference(new[key][1].ready) for key, one in had.items()):
+        reports_left = {key: had for key, had in self._found.items() if now_s - had[0] < OLD_S}
+        self._found = reports_left | new
+        had = {key: reports_left[key][1] for key in new.keys() & reports_left.keys()}
+        if any(set(report.ready).difference(new[key][1].ready) for key, report in had.items()):
             self._on_lost()
         return DoneAnswer()
 
@@ -40,5 +40,5 @@ class ServiceReports:
         """Recent reports of these services."""
         since_s = time.monotonic() - OLD_S
         keys = dict.fromkeys((service.tenant, service.name) for service in services)
-        found = (self._found.get(key) for key in keys)
-        return tuple(told[1] for told in found if told is not None and told[0] > since_s)
+        reports = (self._found.get(key) for key in keys)
+        return tuple(told[1] for told in reports if told is not None and told[0] > since_s)

@@ -28,7 +28,15 @@ TWINS = frozenset({"Answer", "Request", "Leadership", "Metrics"})
 each of the two programs has of its own.
 """
 
-SAYS_NOTHING = {"one": 895, "found": 735, "kind": 390, "known": 255, "said": 180, "there": 122}
+SAYS_NOTHING = {
+    "one": 205,
+    "found": 164,
+    "kind": 190,
+    "known": 88,
+    "said": 36,
+    "there": 10,
+    "of": 112,
+}
 """How often a variable may have a name that does not say what it holds: fewer, with each change."""
 
 
