@@ -90,7 +90,7 @@ class Commands:
         """When each task of an array that runs now has started, in Unix seconds."""
         which = (f"--jobs={job_id}", "--states=RUNNING", "--format=%S")
         shown = self._call(_OPERATOR, *_UNIX_SECONDS, "squeue", "--noheader", *which).stdout
-        return [float(one) for one in shown.split()]
+        return [float(text) for text in shown.split()]
 
     def survey(self) -> None:
         """Look up how all GPUs are cut now, as the operator."""
@@ -187,13 +187,13 @@ def parse_refusal(stderr: str) -> Refusal:
 def parse_ledger(verified: str, statement: str) -> LedgerView:
     """Read the JSON of ``slicewise ledger verify`` and ``slicewise ledger statement``."""
     try:
-        found = json.loads(statement)
+        answer = json.loads(statement)
         return LedgerView(
             int(json.loads(verified)["imbalance_millislice_s"]),
-            {row["tenant"]: int(row["used_millislice_s"]) for row in found["tenants"]},
+            {row["tenant"]: int(row["used_millislice_s"]) for row in answer["tenants"]},
             {
                 f"{row['tenant']}/{row['key']}": int(row["used_millislice_s"])
-                for row in found["lines"]
+                for row in answer["lines"]
                 if row["key"]
             },
         )
@@ -203,15 +203,15 @@ def parse_ledger(verified: str, statement: str) -> LedgerView:
         ) from error
 
 
-def parse_repartitions(said: str) -> tuple[Mapping[str, str], ...]:
+def parse_repartitions(text: str) -> tuple[Mapping[str, str], ...]:
     """Read the JSON of ``slicewise repartition run``."""
     try:
         return tuple(
             {
-                **{name: str(one[name]) for name in ("node", "state")},
-                **{name: _layout(one[name]) for name in ("before", "after")},
+                **{name: str(repartition[name]) for name in ("node", "state")},
+                **{name: _layout(repartition[name]) for name in ("before", "after")},
             }
-            for one in json.loads(said)["repartitions"]
+            for repartition in json.loads(text)["repartitions"]
         )
     except (ValueError, KeyError, TypeError) as error:
         raise OutsideError(
@@ -288,7 +288,7 @@ def parse_sacct(lines: Iterable[str], costs: Mapping[str, int]) -> Mapping[str, 
 def _cost(tres: str, costs: Mapping[str, int]) -> int:
     pairs = (item.partition("=") for item in tres.split(","))
     counts = {name.removeprefix("gres/gpu:"): count for name, _, count in pairs}
-    return sum(cost * int(counts.get(kind, "0")) for kind, cost in costs.items())
+    return sum(cost * int(counts.get(gres_type, "0")) for gres_type, cost in costs.items())
 
 
 def write_service_file(plan: TenantPlan, model_repository: Path, directory: Path) -> Path:

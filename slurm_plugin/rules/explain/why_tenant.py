@@ -114,40 +114,40 @@ def _limit_text(amount_millislices: int) -> str:
     return "unlimited" if unlimited else slices_words(amount_millislices)
 
 
-def _sentences(found: Explanation, by_calendar: str) -> Iterable[str]:
+def _sentences(explanation: Explanation, by_calendar: str) -> Iterable[str]:
     yield (
-        f"Its nominal quota is {slices_words(found.nominal_millislices)};"
-        f" {slices_text(found.lent_millislices)} of it are lent,"
-        f" {slices_text(found.borrowed_millislices)} borrowed from others."
+        f"Its nominal quota is {slices_words(explanation.nominal_millislices)};"
+        f" {slices_text(explanation.lent_millislices)} of it are lent,"
+        f" {slices_text(explanation.borrowed_millislices)} borrowed from others."
     )
     if by_calendar:
         yield by_calendar
     yield (
-        f"Guaranteed in its own QOS: {slices_text(found.guaranteed_in_use_millislices)} of"
-        f" {slices_words(found.guaranteed_millislices)} in use."
+        f"Guaranteed in its own QOS: {slices_text(explanation.guaranteed_in_use_millislices)} of"
+        f" {slices_words(explanation.guaranteed_millislices)} in use."
     )
-    above = found.in_use_millislices - found.limit_millislices
+    above = explanation.in_use_millislices - explanation.limit_millislices
     if above > 0:
         yield (
             f"It holds {slices_words(above)} more than it may now, as after a lower quota or a"
             " loan that was taken back: nothing new starts, and what runs on borrowed quota is"
             " requeued when its owners want it."
         )
-    if found.startable_millislice_s is None:
+    if explanation.startable_millislice_s is None:
         yield "No budget limits it."
     else:
-        hours = slices_text(found.startable_millislice_s // BUDGET_RUN_S)
-        yield f"The budget of {found.payer} leaves {hours} slice-hours for new runs."
+        hours = slices_text(explanation.startable_millislice_s // BUDGET_RUN_S)
+        yield f"The budget of {explanation.payer} leaves {hours} slice-hours for new runs."
 
 
-def _holding(tenant: str, found: Explanation, sight: WhyInput) -> tuple[WhyRow, ...]:
+def _holding(tenant: str, explanation: Explanation, sight: WhyInput) -> tuple[WhyRow, ...]:
     # Of the account's jobs those in another tenant's QOS count for that one.
     own = [
         (job, sight.cost(job))
         for job in sight.allotted()
         if job.account == tenant == holder_of(job)
     ]
-    below = found.in_use_millislices - sum(cost for _, cost in own)
+    below = explanation.in_use_millislices - sum(cost for _, cost in own)
     rows = own_rows(own)
     if not below:
         return rows

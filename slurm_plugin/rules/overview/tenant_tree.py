@@ -25,8 +25,8 @@ def tenant_tree(facts: OverviewFacts, reader: Reader) -> tuple[TenantInTree, ...
         for tenant_now in now
     }
     children = defaultdict[str, list[str]](list)
-    for one in now:
-        children[parents[one.name]].append(one.name)
+    for tenant in now:
+        children[parents[tenant.name]].append(tenant.name)
     return tuple(
         TenantInTree(
             **dict(tenant_now),
@@ -55,17 +55,17 @@ def loan_flows(
         )
         if (borrower or lender) in page:
             sums[lender, borrower, line.is_recalled].append(line)
-    return tuple(_flow(*ends, found) for ends, found in sorted(sums.items()))
+    return tuple(_flow(*ends, lines) for ends, lines in sorted(sums.items()))
 
 
-def _flow(lender: str, borrower: str, is_recalled: bool, found: Sequence[LoanLine]) -> LoanLine:
-    known = [loan_line.until_s for loan_line in found if loan_line.until_s is not None]
-    first, last = min(known, default=None), max(known, default=None)
+def _flow(lender: str, borrower: str, is_recalled: bool, lines: Sequence[LoanLine]) -> LoanLine:
+    ends_s = [loan_line.until_s for loan_line in lines if loan_line.until_s is not None]
+    first, last = min(ends_s, default=None), max(ends_s, default=None)
     return LoanLine(
         lender=lender,
         borrower=borrower,
-        amount_millislices=sum(loan_line.amount_millislices for loan_line in found),
+        amount_millislices=sum(loan_line.amount_millislices for loan_line in lines),
         is_recalled=is_recalled,
-        since_s=min(loan_line.since_s for loan_line in found),
-        until_s=last if is_recalled else first if len(known) == len(found) else None,
+        since_s=min(loan_line.since_s for loan_line in lines),
+        until_s=last if is_recalled else first if len(ends_s) == len(lines) else None,
     )

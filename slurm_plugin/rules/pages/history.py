@@ -66,9 +66,9 @@ def budget_chart(answer: HistoryAnswer, budget: BudgetStatus, zone: str) -> Mark
     begin_s, end_s = budget.period_start_s or 0, budget.resets_s
     left = {
         at_s: value
-        for one in answer.series
-        if one.name == _LEFT
-        for at_s, value in zip(answer.times_s, one.values, strict=True)
+        for series in answer.series
+        if series.name == _LEFT
+        for at_s, value in zip(answer.times_s, series.values, strict=True)
         if at_s >= begin_s
     }
     last_s = end_s or max(left, default=0) + 1
@@ -79,7 +79,7 @@ def budget_chart(answer: HistoryAnswer, budget: BudgetStatus, zone: str) -> Mark
         whole, length_s = budget.budget.amount_millislice_s / per, end_s - begin_s
         even = tuple(whole * (end_s - at_s) / length_s for at_s in times_s)
         series.append(ChartSeries("left if used evenly", even))
-    is_known = any(one is not None for one in series[0].values)
+    is_known = any(value is not None for value in series[0].values)
     title = f"Left of the budget of {budget.tenant}"
     made = TimeChart(
         title=title,
@@ -107,13 +107,13 @@ def _chart(
     *,
     kind: Literal["lines", "stacked"] = "lines",
 ) -> TimeChart:
-    known = {one.name: one for one in answer.series}
+    drawn = {series.name: series for series in answer.series}
     series = tuple(
         ChartSeries(
-            name.replace("_", " "), tuple(_divided(one, unit[1]) for one in known[name].values)
+            name.replace("_", " "), tuple(_divided(value, unit[1]) for value in drawn[name].values)
         )
         for name in names
-        if name in known
+        if name in drawn
     )
     return TimeChart(
         title=title,
@@ -134,11 +134,11 @@ def _divided(value: float | None, by: int) -> float | None:
 def _summary(title: str, series: Sequence[ChartSeries]) -> str:
     """``Replicas: ready 1 to 4, at last 2; desired ...``."""
     words = []
-    for one in series:
-        known = [value for value in one.values if value is not None]
-        if known:
-            low, high, last = map(value_text, (min(known), max(known), known[-1]))
-            words.append(f"{one.name} {low} to {high}, at last {last}")
+    for drawn in series:
+        numbers = [value for value in drawn.values if value is not None]
+        if numbers:
+            low, high, last = map(value_text, (min(numbers), max(numbers), numbers[-1]))
+            words.append(f"{drawn.name} {low} to {high}, at last {last}")
     return f"{title}: {'; '.join(words) or 'nothing was recorded'}."
 
 

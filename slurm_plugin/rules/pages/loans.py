@@ -43,12 +43,12 @@ def loan_map(loans: Sequence[LoanLine]) -> Markup:
     left, right = _NAMES, _WIDTH - _NAMES
     begun: defaultdict[tuple[str, str], float] = defaultdict(float)
     flows = []
-    for one, high in zip(drawn, heights, strict=True):
-        out, into = ("lender", one.lender), ("borrower", one.borrower)
-        y, to_y = lenders[one.lender][0] + begun[out], borrowers[one.borrower][0] + begun[into]
+    for flow, high in zip(drawn, heights, strict=True):
+        out, into = ("lender", flow.lender), ("borrower", flow.borrower)
+        y, to_y = lenders[flow.lender][0] + begun[out], borrowers[flow.borrower][0] + begun[into]
         begun[out] += high
         begun[into] += high
-        flows.append(_flow(one, (left, y), (right, to_y), high))
+        flows.append(_flow(flow, (left, y), (right, to_y), high))
     height = max(
         (y + high for side in (lenders, borrowers) for y, high in side.values()), default=0
     )
@@ -75,11 +75,11 @@ def _places(names: Iterable[str], heights: Iterable[float]) -> _Places:
     sums: dict[str, float] = {}
     for name, high in zip(names, heights, strict=True):
         sums[name] = sums.get(name, 0.0) + high
-    found, y = {}, _GAP / 2
+    ends, y = {}, _GAP / 2
     for name, high in sums.items():
-        found[name] = (y, high)
+        ends[name] = (y, high)
         y += high + _GAP
-    return found
+    return ends
 
 
 def _ends(places: _Places, x: float, text_x: float, anchor: str) -> Markup:
@@ -93,7 +93,7 @@ def _ends(places: _Places, x: float, text_x: float, anchor: str) -> Markup:
 
 
 def _flow(
-    one: LoanLine, start: tuple[float, float], end: tuple[float, float], high: float
+    flow: LoanLine, start: tuple[float, float], end: tuple[float, float], high: float
 ) -> Markup:
     (x, y), (to_x, to_y) = start, end
     middle = (x + to_x) / 2
@@ -101,13 +101,13 @@ def _flow(
         f"M{x} {y:.1f}C{middle} {y:.1f} {middle} {to_y:.1f} {to_x} {to_y:.1f}"
         f"V{to_y + high:.1f}C{middle} {to_y + high:.1f} {middle} {y + high:.1f} {x} {y + high:.1f}Z"
     )
-    recalled = ", recalled" if one.is_recalled else ""
+    recalled = ", recalled" if flow.is_recalled else ""
     words = (
-        f"{tenant_words(one.lender)} lends {slices_words(one.amount_millislices)} to"
-        f" {tenant_words(one.borrower)}{recalled}"
+        f"{tenant_words(flow.lender)} lends {slices_words(flow.amount_millislices)} to"
+        f" {tenant_words(flow.borrower)}{recalled}"
     )
     return Markup('<path class="{}" d="{}"><title>{}</title></path>').format(
-        "flow recalled" if one.is_recalled else "flow", path, shortened(printable(words))
+        "flow recalled" if flow.is_recalled else "flow", path, shortened(printable(words))
     )
 
 

@@ -36,20 +36,20 @@ class MonthlyStatement:
 
 def months(now_s: float, zone: str) -> Sequence[Month]:
     """The months that may be chosen, the one of ``now_s`` first."""
-    found: list[Month] = []
+    months: list[Month] = []
     at_s = int(now_s)
     for _ in range(_MONTHS):
         start_s = period_start_s(Period.MONTH, at_s, zone)
         end_s = next_start_s(Period.MONTH, start_s, zone) or start_s
-        found.append(Month(date_text(start_s, zone)[:7], start_s, end_s))
+        months.append(Month(date_text(start_s, zone)[:7], start_s, end_s))
         at_s = start_s - 1
-    return found
+    return months
 
 
 def month_of(name: str, now_s: float, zone: str) -> Month:
     """The month of that name; the one of ``now_s`` if it is none that may be chosen."""
-    known = months(now_s, zone)
-    return next((month for month in known if month.name == name), known[0])
+    all_months = months(now_s, zone)
+    return next((month for month in all_months if month.name == name), all_months[0])
 
 
 def monthly_statement(runs: Iterable[StatementRow], month: Month) -> MonthlyStatement:
