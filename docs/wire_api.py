@@ -9,7 +9,7 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from slicewise.cluster.rpc import message
-from slicewise.cluster.rpc.message import FailureAnswer, Message, Request, answer_of
+from slicewise.cluster.rpc.message import FailureAnswer, Request, answer_of
 from slicewise.cluster.rpc.messages import REQUEST_LIMIT
 from slicewise.slurm_plugin.api import desk
 
@@ -72,11 +72,9 @@ def page() -> Iterator[str]:
 def document() -> str:
     """The OpenAPI document."""
     paths = {kind.path: {kind.method.lower(): _operation(kind)} for kind in requests()}
-    answers = [answer_of(kind) for kind in requests()]
     bodies = [kind for kind in requests() if kind.method == "POST"]
-    models: list[type[Message]] = list(dict.fromkeys((*bodies, *answers, FailureAnswer)))
     _, schemas = models_json_schema(
-        [(one, "validation") for one in models], ref_template=_IN_A_MODEL
+        [(body, "validation") for body in bodies], ref_template=_IN_A_MODEL
     )
     found = {
         "openapi": "3.1.0",
@@ -84,24 +82,31 @@ def document() -> str:
         "servers": [{"url": "http://localhost", "description": "run_dir/user.sock"}],
         "paths": paths,
         "components": {
-            "schemas": dict(sorted({**_open(schemas["$defs"]), **_of_queries()}.items()))
+            "schemas": dict(sorted({**_of_answers(), **schemas["$defs"], **_of_queries()}.items()))
         },
     }
     return json.dumps(found, indent=1) + "\n"
 
 
-def _open(schemas: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same schemas, of which those of answers, and of what answers hold, allow further keys."""
+def _of_answers() -> Mapping[str, Any]:
+    """The models of answers, and of what they hold: as they are written, and with further keys."""
     answers = dict.fromkeys((*(answer_of(kind) for kind in requests()), FailureAnswer))
     _, found = models_json_schema(
-        [(one, "validation") for one in answers], ref_template=_IN_A_MODEL
+        [(answer, "serialization") for answer in answers], ref_template=_IN_A_MODEL
     )
-    return {
-        name: {key: value for key, value in one.items() if key != "additionalProperties"}
-        if name in found["$defs"]
-        else one
-        for name, one in schemas.items()
-    }
+    return {name: _written(schema) for name, schema in found["$defs"].items()}
+
+
+def _written(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Whoever writes it may leave out what is null."""
+    written = {key: value for key, value in schema.items() if key != "additionalProperties"}
+    if "properties" in schema:
+        written["required"] = [
+            name
+            for name, field in schema["properties"].items()
+            if {"type": "null"} not in field.get("anyOf", ())
+        ]
+    return written
 
 
 def _operation(kind: type[Request]) -> Mapping[str, Any]:

@@ -183,6 +183,17 @@ def test_the_wire_s_document_lets_answers_have_further_keys_and_no_request(
     assert is_closed["DesiredSlotsRequest"]
 
 
+def test_the_wire_s_document_has_answers_as_they_are_written(written: Mapping[str, str]):
+    """It named keys that no answer has, and left out those that are computed."""
+    schemas = json.loads(written["openapi.json"])["components"]["schemas"]
+    step, budget = schemas["StepRecord"], schemas["BudgetStatus"]
+    assert {"took_s", "outcome"} <= step["properties"].keys()
+    assert "record_id" not in step["properties"]
+    assert "had_millislice_s" in budget["properties"]
+    assert {"tenant", "reserved_millislice_s"} <= set(budget["required"])
+    assert "left_millislice_s" not in budget["required"]
+
+
 def guides() -> Iterator[str]:
     """README and the pages by hand, but decisions, which name what there was."""
     for page in (DOCS.parent / "README.md", *DOCS.rglob("*.md")):
