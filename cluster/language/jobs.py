@@ -135,6 +135,18 @@ class JobView:
         return untyped_of(self.tres, self.gpus)
 
 
+def as_known(before: Iterable[JobView], jobs: Iterable[JobView]) -> tuple[JobView, ...]:
+    """The jobs; one that is as it was ``before`` is the very record of then.
+
+    So what was found of it stays with it from look to look.
+    """
+    known = {job.job_id: job for job in before}
+    pairs = ((known.get(job.job_id), job) for job in jobs)
+    return tuple(
+        job if then is None or (then is not job and then != job) else then for then, job in pairs
+    )
+
+
 @dataclass(frozen=True)
 class NodeView:
     """One node: its address, its partitions and its GPUs by type, configured and allotted.

@@ -28,7 +28,7 @@ from slicewise.slurm_plugin.quota_cycle.compile import (
     is_uninstalled,
     slurm_now,
 )
-from slicewise.slurm_plugin.quota_cycle.lend import Renewed, renew
+from slicewise.slurm_plugin.quota_cycle.lend import Renewed, planned, renew
 from slicewise.slurm_plugin.quota_cycle.uninstall import finish
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.common.free_instances import is_usable
@@ -118,13 +118,17 @@ class QuotaLoop:
         self._written: LedgerView | None = None
         self._in_force: LedgerView | None = None
         self._still_since_s: Mapping[Queued, float] = {}
-        self._classified: tuple[tuple[JobView, ...], JobsByHolder] = (
-            (),
-            jobs_by_holder((), self._partitions, settings.costs, settings.models),
-        )
+        # The jobs as Slurm shows them, and those as quota is decided for them if these differ.
+        nobody = jobs_by_holder((), self._partitions, settings.costs, settings.models)
+        self._classified: dict[bool, tuple[tuple[JobView, ...], JobsByHolder]] = {
+            True: ((), nobody),
+            False: ((), nobody),
+        }
         self._conf: Conf | None = None
         self._last: LastRound | None = None
-        self._needs, self._planned_look_s = NO_NEEDS, float("-inf")
+        # What was planned to see needs: for which look, and in this turn.
+        self._needs, self._planned_jobs = NO_NEEDS, tuple[JobView, ...]()
+        self._planned: Renewed | None = None
         self._plan_due_s = self._conf_due_s = 0.0
         # Batch jobs to requeue by a plan of this turn, and whether Slurm refused a limit last.
         self._to_requeue: Mapping[RunOfJob, str] = {}
@@ -155,7 +159,7 @@ class QuotaLoop:
 
         If Slurm refuses a limit of one tenant, admission still gets the changes of the others.
         """
-        self._to_requeue = {}
+        self._to_requeue, self._planned = {}, None
         if await self._is_due():
             try:
                 await self.compile()
@@ -201,7 +205,7 @@ class QuotaLoop:
             # This daemon does not know what another daemon does meanwhile.
             self._renewed = self._written = None
             self._limits_since_s = inf
-            self._cluster_state.barred = NOTHING_BARRED
+            self._cluster_state.bar(NOTHING_BARRED)
             await self._publish(ledger_view, await self._slurm.associations())
             if self._compiles:
                 await self._finish_uninstall()
@@ -243,8 +247,8 @@ class QuotaLoop:
         if seen.is_uninstalled:
             return ledger_view, None
         lent = await self._lend(ledger_view, shown.associations)
-        by_holder = self._classified[1]
-        shown = replace(shown, barred=seen.barred, known=by_holder)
+        world = self._renewed.world if self._renewed else None
+        shown = replace(shown, barred=seen.barred, world=world)
         compiled = await compile_in_turn(self._slurm, self._ledger, self._settings, shown, lent)
         if compiled.changes or not is_same or since_s == inf:
             since_s = time.monotonic()
@@ -321,12 +325,12 @@ class QuotaLoop:
         if written.recalls:
             # What comes back shows in looks, and lenders wait for it.
             seen.pacing.stir()
-        began_s, looked_s = time.monotonic(), seen.looked_monotonic_s
-        if began_s < self._plan_due_s or (looked_s == self._planned_look_s and not written.recalls):
+        began_s, jobs = time.monotonic(), seen.jobs
+        if began_s < self._plan_due_s or (jobs is self._planned_jobs and not written.recalls):
             return
         self._still_since_s, seen.first_until_s = await asyncio.to_thread(self._standing_still)
         self._needs = await asyncio.to_thread(self._needs_after, written)
-        self._planned_look_s, self._plan_due_s = looked_s, _rested_s(began_s)
+        self._planned_jobs, self._plan_due_s = jobs, _rested_s(began_s)
 
     def _needs_after(self, written: LedgerView) -> RoundNeeds:
         """Plan a round on the ledger as it was ``written`` last; another process may have written
@@ -336,13 +340,13 @@ class QuotaLoop:
         ledger_view = replace(written, when=moment(now_s, settings.ledger.time_zone))
         if written.recalls:
             ledger_view = ledger_view_now(self._ledger, settings, now_s)
-        inputs = world_of(ledger_view, settings, self._seen())
-        round_plan = plan(inputs)
-        wanted = needs(inputs, round_plan, self._cluster_state.quotas.standings)
+        self._planned = renewed = planned(ledger_view, settings, self._seen())
+        round_plan = renewed.plan
+        wanted = needs(renewed.world, round_plan, self._cluster_state.quotas.standings)
         if frozenset(ledger_view.recalls) != frozenset(written.recalls):
             wanted = replace(wanted, recalls=frozenset(round_plan.recalls))
         if written.recalls and wanted.recalls is None:
-            self._renewed = Renewed(ledger_view, round_plan)
+            self._renewed = renewed
             self._to_requeue = round_plan.reclaim.requeues
         elif written.recalls and self._renewed is not None:
             # Others go only after a round, which may rest.
@@ -434,11 +438,12 @@ class QuotaLoop:
         """
         if not self._cluster_state.view.complete:
             return ledger_view
-        self._cluster_state.barred = await asyncio.to_thread(
-            self._barred, ledger_view, self._cluster_state.jobs, associations
+        jobs = self._cluster_state.jobs
+        self._cluster_state.bar(
+            await asyncio.to_thread(self._barred, ledger_view, jobs, associations)
         )
         self._renewed = renewed = await asyncio.to_thread(
-            renew, self._ledger, ledger_view, self._settings, self._seen()
+            renew, self._ledger, ledger_view, self._settings, self._seen(), self._planned
         )
         round_plan = renewed.plan
         self._written, self._to_requeue = renewed.after, round_plan.reclaim.requeues
@@ -464,10 +469,11 @@ class QuotaLoop:
 
     def _by_holder(self, jobs: tuple[JobView, ...]) -> JobsByHolder:
         """The jobs, classified once a look; what did not change stays classified."""
-        of, classified = self._classified
+        as_shown = jobs is self._cluster_state.jobs
+        of, classified = self._classified[as_shown]
         if jobs is not of:
-            self._classified = jobs, classified.at_look(jobs, self._partitions)
-        return self._classified[1]
+            self._classified[as_shown] = jobs, classified.at_look(jobs, self._partitions)
+        return self._classified[as_shown][1]
 
     def _seen(self) -> SlurmView:
         seen, requeues = self._cluster_state, self._cluster_state.requeues

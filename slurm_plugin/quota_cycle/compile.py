@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError
 from slicewise.cluster.language.findings import Finding, warning
-from slicewise.cluster.language.jobs import JobView, NodeView
+from slicewise.cluster.language.jobs import JobView, NodeView, as_known
 from slicewise.cluster.language.slurm.interface import Association, Changed, Qos, Slurm, SlurmReader
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.runtime.together import together
@@ -191,7 +191,8 @@ def _given(value: _Seen | None) -> Awaitable[_Seen] | None:
 
 async def _jobs_again(slurm: SlurmReader, shown: SlurmNow) -> SlurmNow:
     """Read the jobs again: some may have started meanwhile."""
-    return replace(shown, jobs=await slurm.jobs(), is_fresh=True)
+    jobs = as_known(shown.jobs, await slurm.jobs())
+    return replace(shown, jobs=jobs, is_fresh=True)
 
 
 async def _again(
@@ -235,10 +236,7 @@ def compared(
     """
     config, partitions, cluster = shown.conf.config, shown.conf.partitions, settings.cluster
     nodes, managed = shown.nodes, frozenset(cluster.partitions)
-    jobs, classified = shown.quota_jobs, shown.known
-    by_holder = classified and classified.at_look(jobs, managed)
-    seen = SlurmView(jobs, nodes, (), by_holder=by_holder)
-    inputs = _inputs(ledger_view, settings, seen, before)
+    inputs = _inputs(ledger_view, settings, shown, before.inputs if before else shown.world)
     inputs = inputs.fitted_as(planned.inputs) if planned else inputs
     planned_use = planned.planned_use if planned else inputs.use
     wanted = wanted_limits(
@@ -282,17 +280,18 @@ def compared(
 
 
 def _inputs(
-    ledger_view: LedgerView, settings: Settings, seen: SlurmView, before: LimitComparison | None
+    ledger_view: LedgerView, settings: Settings, shown: SlurmNow, before: World | None
 ) -> World:
-    """The inputs, or those of ``before`` with all that they have computed, if they are equal.
-
-    Slurm's known limits, which a compilation notes as it goes, are no input of a quota decision.
-    """
-    if before and before.inputs.slurm_view == seen:
-        known_limits = before.inputs.ledger_view.known
-        if replace(ledger_view, known=known_limits) == before.inputs.ledger_view:
-            return before.inputs
-    return world_of(ledger_view, settings, seen)
+    """The inputs; all that has not changed since ``before`` is taken from there."""
+    jobs, nodes = shown.quota_jobs, shown.nodes
+    if before is None:
+        return world_of(ledger_view, settings, SlurmView(jobs, nodes, ()))
+    seen = replace(before.slurm_view, jobs=jobs, nodes=nodes)
+    then = before.after(ledger_view.loans, ledger_view.recalls)
+    if then.is_as(ledger_view, seen):
+        return replace(then, ledger_view=ledger_view)
+    by_holder = before.seen_jobs.at_look(jobs, before.rules.partitions)
+    return world_of(ledger_view, settings, SlurmView(jobs, nodes, (), by_holder=by_holder))
 
 
 def is_uninstalled(ledger_view: LedgerView, qos: Iterable[Qos], settings: Settings) -> bool:

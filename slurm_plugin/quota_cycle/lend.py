@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.round.round import RoundPlan, plan
-from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
+from slicewise.slurm_plugin.rules.round.world import SlurmView, World, seen_of, world_of
 
 if TYPE_CHECKING:
     from slicewise.slurm_plugin.ledger.store import Ledger
@@ -20,11 +20,16 @@ class Renewed:
     """The result of a round.
 
     Attributes:
-        before: the ledger, as the round found it.
+        world: ledger and Slurm, as the round found them.
     """
 
-    before: LedgerView
+    world: World
     plan: RoundPlan
+
+    @property
+    def before(self) -> LedgerView:
+        """The ledger, as the round found it."""
+        return self.world.ledger_view
 
     @property
     def after(self) -> LedgerView:
@@ -39,13 +44,21 @@ class Renewed:
 
 
 def renew(
-    ledger: "Ledger", ledger_view: LedgerView, settings: Settings, seen: SlurmView
+    ledger: "Ledger",
+    ledger_view: LedgerView,
+    settings: Settings,
+    seen: SlurmView,
+    just_now: Renewed | None = None,
 ) -> Renewed:
     """Plan a round and write its loans and recalls to the ledger in one transaction.
 
-    Raises what ``Ledger`` raises.
+    What was planned ``just_now`` stays if ledger and Slurm still are the same. Raises what
+    ``Ledger`` raises.
     """
-    renewed = planned(ledger_view, settings, seen)
+    if just_now and just_now.world.is_as(ledger_view, seen_of(settings, seen)):
+        renewed = replace(just_now, world=replace(just_now.world, ledger_view=ledger_view))
+    else:
+        renewed = planned(ledger_view, settings, seen)
     if not renewed.is_new:
         return renewed
     loans, recalls = ledger.loans.replace(renewed.plan.loans, _REASON, renewed.plan.recalls)
@@ -54,4 +67,5 @@ def renew(
 
 def planned(ledger_view: LedgerView, settings: Settings, seen: SlurmView) -> Renewed:
     """Plan a round on this look at Slurm and this view of the ledger, at the moment of the view."""
-    return Renewed(ledger_view, plan(world_of(ledger_view, settings, seen)))
+    inputs = world_of(ledger_view, settings, seen)
+    return Renewed(inputs, plan(inputs))

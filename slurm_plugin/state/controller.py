@@ -15,7 +15,7 @@ from slicewise.cluster.language.errors import (
     SlicewiseError,
     UnreachableError,
 )
-from slicewise.cluster.language.jobs import JobView, NodeView, folded_tasks
+from slicewise.cluster.language.jobs import JobView, NodeView, as_known, folded_tasks
 from slicewise.cluster.language.leader import ALONE, Leader
 from slicewise.cluster.language.slurm.asked import ASKED, counted_waits
 from slicewise.cluster.language.slurm.interface import Slurm
@@ -32,7 +32,7 @@ from slicewise.slurm_plugin.rules.admission.unadmitted import Unadmitted, unadmi
 from slicewise.slurm_plugin.rules.quota.types import Policy
 from slicewise.slurm_plugin.rules.reclaim.given_way import GaveWay, gave_way
 from slicewise.slurm_plugin.rules.reclaim.requeues import Requeues
-from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED
+from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED, Barred
 from slicewise.slurm_plugin.rules.services.avoidance import Release, waits_too_long
 from slicewise.slurm_plugin.rules.services.eviction import Evictions
 from slicewise.slurm_plugin.rules.services.leases import LeaseEnd, SlotRunKey, with_end
@@ -99,6 +99,7 @@ class ClusterState:
         first_until_s: until when jobs go first that Slurm passes over though their GPUs are free,
             by the monotonic clock; see ``quota_cycle.standstill``.
         barred: waiting jobs that quota alone does not start, as of the last round of lending.
+        quota_jobs: ``jobs`` as quota is decided for them: what is barred waits for what bars it.
         gave_way: runs on borrowed quota that were requeued, by the ids of their jobs, which wait;
             those that this daemon has seen.
         refusals: why deferred jobs are held, by job id.
@@ -147,6 +148,7 @@ class ClusterState:
         self.urgencies: Mapping[int, float] = {}
         self.first_until_s: Mapping[int, float] = {}
         self.barred = NOTHING_BARRED
+        self.quota_jobs: tuple[JobView, ...] = ()
         self.gave_way: Mapping[int, GaveWay] = {}
         self.refusals: Mapping[int, Refusal] = {}
         self.kept_back: Mapping[int, frozenset[int]] = {}
@@ -207,11 +209,6 @@ class ClusterState:
         return self._seen.at_s
 
     @property
-    def quota_jobs(self) -> tuple[JobView, ...]:
-        """The same jobs, as quota is decided for them: what is barred waits for what bars it."""
-        return self.barred.told(self._seen.jobs)
-
-    @property
     def nodes(self) -> tuple[NodeView, ...]:
         """Slurm's nodes, as of the last complete look."""
         return self._seen.nodes
@@ -266,6 +263,13 @@ class ClusterState:
         self.quotas.accounts_by_uid = accounts_by_uid
         self._publish(self.view.services, complete=self.view.complete)
 
+    def bar(self, barred: Barred) -> None:
+        """Take what is barred as of a round of lending."""
+        self.barred = barred
+        told = barred.told(self._seen.jobs)
+        is_same = told is self._seen.jobs
+        self.quota_jobs = told if is_same else as_known(self.quota_jobs, told)
+
     def set_ends(self, ends: Mapping[SlotRunKey, LeaseEnd]) -> None:
         """Set which runs of slots must end, and when; the view shows them from the next look on."""
         self._ends = ends
@@ -309,6 +313,7 @@ class ClusterState:
         try:
             with counted_waits() as slurm:
                 self._seen = await self._observer.look(at_rest=at_rest)
+            self.bar(self.barred)
             self.gave_way = gave_way(
                 self.gave_way, before.jobs, self._seen.jobs, int(self._seen.at_s)
             )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError
-from slicewise.cluster.language.jobs import JobState, JobView, NodeView, StepView
+from slicewise.cluster.language.jobs import JobState, JobView, NodeView, StepView, as_known
 from slicewise.cluster.language.service import directives_of_script, head_lines
 from slicewise.cluster.language.slurm.fields import hosts
 from slicewise.cluster.language.slurm.interface import CLOCK_KNOWN_S, SlurmReader, Submission
@@ -48,7 +48,9 @@ class SlurmObserver:
         self._slurm = slurm
         self._known: dict[int, _Submitted] = {}
         self._missed: dict[int, int] = {}
+        # As Slurm showed them last, and as the last look has them.
         self._jobs: tuple[JobView, ...] = ()
+        self._found: tuple[JobView, ...] = ()
         self._nodes: tuple[NodeView, ...] = ()
         self._nodes_due_s = float("-inf")
         self._steps: dict[_RunKey, tuple[StepView, ...]] = {}
@@ -63,7 +65,7 @@ class SlurmObserver:
         """
         at_s = await self._slurm.clock_s(CLOCK_KNOWN_S)
         jobs, nodes = await self._jobs_and_nodes(at_rest=at_rest)
-        jobs = _as_nodes_are(jobs, nodes)
+        self._found = jobs = as_known(self._found, _as_nodes_are(jobs, nodes))
         arrays = service_arrays(jobs)
         # Only replicas' steps are read: the ports of other jobs are not needed.
         running = (job for job in jobs if job.state is JobState.RUNNING)

@@ -16,7 +16,6 @@ from slicewise.slurm_plugin.rules.limits.desired import (
     found_of,
     in_use,
 )
-from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder
 from slicewise.slurm_plugin.rules.quota.standings import QosUse
 from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED, Barred
 from slicewise.slurm_plugin.rules.round.world import World
@@ -37,7 +36,7 @@ class SlurmNow:
     Attributes:
         is_fresh: whether the jobs were read no earlier than the limits.
         barred: the jobs that want no quota, see ``barred``.
-        known: the jobs of a look, where they are classified already.
+        world: that of a round before, of which all stays that has not changed since.
     """
 
     associations: tuple[Association, ...]
@@ -47,7 +46,7 @@ class SlurmNow:
     nodes: tuple[NodeView, ...]
     is_fresh: bool = True
     barred: Barred = NOTHING_BARRED
-    known: JobsByHolder | None = field(default=None, compare=False)
+    world: World | None = field(default=None, compare=False)
 
     @cached_property
     def quota_jobs(self) -> tuple[JobView, ...]:

@@ -117,12 +117,23 @@ class World:
         then = standings(self.fitted, loans, recalls)
         return replace(self, ledger_view=ledger_view, standings=then)
 
+    def is_as(self, ledger_view: LedgerView, slurm_view: SlurmView) -> bool:
+        """Whether all is decided the same on these, but for the time that has passed."""
+        then = self.ledger_view
+        return (
+            slurm_view == self.slurm_view
+            and ledger_view.policy == self.policy
+            and ledger_view.run_minutes == then.run_minutes
+            and (ledger_view.windows, ledger_view.loans, ledger_view.recalls)
+            == (then.windows, then.loans, then.recalls)
+        )
+
     def fitted_as(self, before: "World") -> "World":
         """The same world, with nominals that are fitted as they were ``before``.
 
         Of another policy, with a tenant more for example, these say nothing.
         """
-        if before.fitted == before.policy or self.policy != before.policy:
+        if before.fitted in (before.policy, self.fitted) or self.policy != before.policy:
             return self
         return world(self.ledger_view, self.slurm_view, self.rules, before.fitted)
 
@@ -203,9 +214,13 @@ def world(
 
 
 def world_of(ledger_view: LedgerView, settings: Settings, slurm_view: SlurmView) -> World:
-    """The world by slicewise.toml; past holdings count only where ``lending.past_use`` is set."""
-    view = slurm_view if settings.lending.past_use else replace(slurm_view, lately={})
-    return world(ledger_view, view, rules_of(settings))
+    """The world by slicewise.toml."""
+    return world(ledger_view, seen_of(settings, slurm_view), rules_of(settings))
+
+
+def seen_of(settings: Settings, slurm_view: SlurmView) -> SlurmView:
+    """What counts of a look at Slurm: past holdings only where ``lending.past_use`` is set."""
+    return slurm_view if settings.lending.past_use else replace(slurm_view, lately={})
 
 
 def rules_of(settings: Settings) -> QuotaRules:

@@ -21,6 +21,8 @@ from slicewise.cluster.language.slurm.interface import Association, JobChange, Q
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.slurm_plugin.daemon import quota_loop
 from slicewise.slurm_plugin.daemon.quota_loop import QuotaLoop
+from slicewise.slurm_plugin.quota_cycle import compile as compilation
+from slicewise.slurm_plugin.quota_cycle import lend
 from slicewise.slurm_plugin.quota_cycle.compile import Compiled, compile_in_turn
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
@@ -29,9 +31,10 @@ from slicewise.slurm_plugin.rules.limits.desired import BILLING, Difference
 from slicewise.slurm_plugin.rules.limits.drift import OutOfBandChange
 from slicewise.slurm_plugin.rules.quota.calendar import Window, WindowKind
 from slicewise.slurm_plugin.rules.quota.types import Budget, LimitKey, Loan, Recall
-from slicewise.slurm_plugin.rules.round.round import RoundPlan
+from slicewise.slurm_plugin.rules.round.round import RoundPlan, plan
 from slicewise.slurm_plugin.rules.round.what_if import ImaginedRound
 from slicewise.slurm_plugin.rules.round.world import World as RoundWorld
+from slicewise.slurm_plugin.rules.round.world import world_of
 from slicewise.slurm_plugin.state.controller import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -498,14 +501,14 @@ async def test_what_a_round_would_give_is_not_planned_all_the_time_where_that_ta
     await world.look(*running("nlp", 5))
     monkeypatch.setattr(quota_loop, "time", clock)
     await world.limits.turn()
-    planned = quota_loop.plan
+    planned = lend.plan
 
     def slowly(inputs: RoundWorld) -> RoundPlan:
         planned_s.append(clock.now_s)
         clock.now_s += took_s
         return planned(inputs)
 
-    monkeypatch.setattr(quota_loop, "plan", slowly)
+    monkeypatch.setattr(lend, "plan", slowly)
     took_s = 0.0625
     await world.limits.turn()
     assert planned_s == [0.0], "nothing is planned again on the same look"
@@ -531,6 +534,38 @@ async def test_what_a_queue_lacks_is_lent_at_the_next_look() -> None:
     await world.look(*own)
     await world.limits.turn()
     assert world.ledger.lent, "what nobody uses is taken back by a regular round"
+
+
+async def test_a_round_for_a_need_goes_by_the_plan_that_found_the_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With 20,000 jobs each plan, and each look at what follows from them, took a good part of a
+    second, and a round made four.
+    """
+    world, worlds, plans = World(), list[RoundWorld](), list[RoundWorld]()
+    own = running("nlp", 3, is_own=True)
+    waits = replace(WAITS, account="nlp", qos=borrowed_qos("nlp"))
+    await world.look(*own)
+    await world.limits.turn()
+
+    def counted(*given: Any) -> RoundWorld:
+        worlds.append(world_of(*given))
+        return worlds[-1]
+
+    def noted(inputs: RoundWorld) -> RoundPlan:
+        plans.append(inputs)
+        return plan(inputs)
+
+    for module in (lend, compilation):
+        monkeypatch.setattr(module, "world_of", counted)
+    monkeypatch.setattr(lend, "plan", noted)
+    await world.look(*own, waits)
+    await world.limits.turn()
+    assert world.ledger.lent == (Loan("vision", "nlp", Millislices(1000)),)
+    assert (len(worlds), len(plans)) == (1, 1)
+    world.ledger.shown = policy_of(VISION, replace(NLP, quota=VISION.quota))
+    await world.limits.compile()
+    assert len(plans) == 2, "another policy is another plan"
 
 
 async def test_what_fails_is_tried_again_at_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.messages import SlotView
 from slicewise.slurm_plugin.rules.admission.snapshot import Living
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos
+from slicewise.slurm_plugin.rules.round.barred import Barred, BarredJob
 from slicewise.slurm_plugin.state import controller
 from slicewise.slurm_plugin.state.controller import ClusterState
 from slicewise.slurm_plugin.state.observer import SlurmObserver
@@ -289,6 +290,39 @@ async def test_another_replica_costs_no_request_more_once_its_ports_are_known() 
     cluster_state = sync_of(slurm)
     await looks(cluster_state, slurm, 3)
     assert await looks(cluster_state, slurm, 4) == {"jobs": 4}
+
+
+async def test_a_job_that_is_as_it_was_is_the_same_record_at_each_look() -> None:
+    """Else all that wait in its QOS are classified anew: 0.14 s for 20,000."""
+    away = "ReqNodeNotAvail, UnavailableNodes:n1"
+    waits = {"array_job_id": None, "admin_comment": "", "held": False, "job_id": 7}
+    slurm = ScriptedSlurm(job(0))
+    slurm.known_nodes = (a_node("n1", "ALLOCATED"),)
+    cluster_state = sync_of(slurm)
+    seen = []
+    for reason in (away, away, "Priority"):
+        slurm.shown = (replace(job(0), name="bert"), job(7, reason=reason, **waits))
+        await cluster_state.turn()
+        seen.append(cluster_state.jobs)
+    first, second, third = seen
+    assert first[0] is second[0] is third[0]
+    assert first[1] is second[1]
+    assert (second[1].reason, third[1].reason) == ("Resources", "Priority")
+
+
+async def test_a_job_that_stays_barred_is_the_same_record_at_each_look() -> None:
+    waits = {"array_job_id": None, "admin_comment": "", "held": False, "job_id": 7}
+    slurm = ScriptedSlurm(job(7, reason="QOSGrpBilling", **waits))
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    assert cluster_state.quota_jobs is cluster_state.jobs
+    cluster_state.bar(Barred(jobs={7: BarredJob("QOSMaxJobsPerUserLimit", 0)}))
+    (told,) = cluster_state.quota_jobs
+    await cluster_state.turn()
+    (again,) = cluster_state.quota_jobs
+    assert again is told
+    assert told.reason == "QOSMaxJobsPerUserLimit"
+    assert cluster_state.jobs[0].reason == "QOSGrpBilling"
 
 
 async def test_at_rest_nodes_are_read_where_a_job_has_changed(
