@@ -23,6 +23,7 @@ from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
 from slicewise.slurm_plugin.quota_cycle.compile import (
     Compiled,
+    LimitsUnsettledError,
     compile_in_turn,
     compile_turn,
     is_uninstalled,
@@ -32,6 +33,7 @@ from slicewise.slurm_plugin.quota_cycle.lend import Renewed, planned, renew
 from slicewise.slurm_plugin.quota_cycle.uninstall import finish
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.common.free_instances import is_usable
+from slicewise.slurm_plugin.rules.common.qos_names import holder_of
 from slicewise.slurm_plugin.rules.common.uninstalled import UNINSTALLED
 from slicewise.slurm_plugin.rules.limits.changes import changed_qos
 from slicewise.slurm_plugin.rules.limits.nudge import nudge
@@ -39,7 +41,7 @@ from slicewise.slurm_plugin.rules.quota.calendar import in_force, loosely_within
 from slicewise.slurm_plugin.rules.quota.calendar_times import moment
 from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder, jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.types import Loan
-from slicewise.slurm_plugin.rules.reclaim.requeueable import kill_wait_s, requeueable
+from slicewise.slurm_plugin.rules.reclaim.requeueable import kill_wait_s, requeueable, spared
 from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED, Barred, barred
 from slicewise.slurm_plugin.rules.round.due import (
     NO_NEEDS,
@@ -130,9 +132,10 @@ class QuotaLoop:
         self._needs, self._planned_jobs = NO_NEEDS, tuple[JobView, ...]()
         self._planned: Renewed | None = None
         self._plan_due_s = self._conf_due_s = 0.0
-        # Batch jobs to requeue by a plan of this turn, and whether Slurm refused a limit last.
+        # Batch jobs to requeue by a plan of this turn, and tenants of which Slurm refused a limit
+        # last.
         self._to_requeue: Mapping[RunOfJob, str] = {}
-        self._is_refused = False
+        self._refused_of: frozenset[str] = frozenset()
         # QOS as they were read last, and as the last round left them; none changed since the moment
         # ``_limits_since_s``.
         self._qos: tuple[Qos, ...] = ()
@@ -157,17 +160,23 @@ class QuotaLoop:
     async def turn(self) -> None:
         """Compile if something is due, and end runs where lenders take slices back.
 
-        If Slurm refuses a limit of one tenant, admission still gets the changes of the others.
+        If Slurm refuses a limit of one tenant, admission still gets the changes of the others, and
+        lenders take back what is not that tenant's. Then the turn fails.
         """
         self._to_requeue, self._planned = {}, None
+        unsettled: LimitsUnsettledError | None = None
         if await self._is_due():
             try:
                 await self.compile()
+            except LimitsUnsettledError as error:
+                unsettled = error
             except OutsideError:
                 await self._publish(await self._ledger_view(), await self._slurm.associations())
                 raise
         self._take_back()
         await self._requeue()
+        if unsettled is not None:
+            raise unsettled
 
     async def compile(self) -> None:
         """Lend idle quota, compile the ledger into Slurm's limits, and update admission.
@@ -177,19 +186,24 @@ class QuotaLoop:
         """
         unserved, self._last, took_s = self._needs.limits, None, 0.0
         self._to_requeue = {}
+        unsettled: LimitsUnsettledError | None = None
         self._led = self._leader.leads()
         if self._compiles:
             async with compile_turn(self._ledger):
                 began_s = time.monotonic()
                 with counted_waits() as slurm:
-                    ledger_view, compiled = await self._compiled()
+                    try:
+                        ledger_view, compiled = await self._compiled()
+                    except LimitsUnsettledError as error:
+                        unsettled, compiled = error, error.compiled
+                        ledger_view = compiled.ledger_view
                 took_s = min(time.monotonic() - began_s, slurm.waited_s)
         else:
             ledger_view, compiled = await self._ledger_view(), None
             self._follow_uninstall(ledger_view.is_uninstalled)
         if compiled is not None:
             self._report(compiled)
-            self._is_refused = bool(compiled.refused)
+            self._refused_of = compiled.refused_of
             self._cluster_state.quotas.set_standings(compiled.standings, compiled.run_minutes)
             if compiled.changes:
                 unserved = frozenset()
@@ -198,7 +212,8 @@ class QuotaLoop:
                 await self._nudge(changed_qos(compiled.changes))
             await self._publish(ledger_view, compiled.associations)
             # This comes last: a client that reads "in force" may submit immediately.
-            if ledger_view.change_id > ledger_view.compiled_id and not compiled.waits:
+            is_whole = unsettled is None and not compiled.waits
+            if ledger_view.change_id > ledger_view.compiled_id and is_whole:
                 await asyncio.to_thread(self._ledger.limits.mark_compiled, ledger_view.change_id)
             self._cluster_state.note_round()
         else:
@@ -213,6 +228,8 @@ class QuotaLoop:
                 self._on_imagined(await asyncio.to_thread(self._imagine, ledger_view))
         self._in_force, self._needs = ledger_view, NO_NEEDS
         self._last = LastRound(time.monotonic(), took_s, unserved)
+        if unsettled is not None:
+            raise unsettled
 
     async def _nudge(self, changed: frozenset[str]) -> None:
         """Have slurmctld schedule now, if jobs wait in QOS whose limits were changed.
@@ -362,7 +379,8 @@ class QuotaLoop:
             return
         evictions, services = self._cluster_state.evictions, self._cluster_state.view.services
         plan, grace_s = self._renewed.plan, self._settings.lending.grace_s
-        if told := evictions.end(plan.reclaim.victims, plan.over, services, grace_s):
+        victims = self._may_go(plan.reclaim.victims)
+        if told := evictions.end(victims, plan.over, services, grace_s):
             self._cluster_state.show()
             self._cluster_state.acted.set()
         for eviction in told:
@@ -375,11 +393,10 @@ class QuotaLoop:
     async def _requeue(self) -> None:
         """Requeue the batch jobs that a plan of this turn names.
 
-        Called like ``_take_back``, and not where Slurm refused a limit: another job could start in
-        place of each one that ends. What Slurm refuses to requeue is left to its preemption.
+        Called like ``_take_back``. What Slurm refuses to requeue is left to its preemption.
         """
-        why, state = self._to_requeue, self._cluster_state
-        if not why or not self._lends or self._is_refused:
+        why, state = self._may_go(self._to_requeue), self._cluster_state
+        if not why or not self._lends:
             return
         jobs = state.jobs
         done = await self._slurm.requeue(why)
@@ -391,6 +408,19 @@ class QuotaLoop:
             warn("requeue_refused", job_id=job_id, why=words)
         if done.ended:
             state.acted.set()
+
+    def _may_go(self, why: Mapping[RunOfJob, str]) -> Mapping[RunOfJob, str]:
+        """Those of these runs of the last plan that may end, whatever limits Slurm refused."""
+        kept = self._spared
+        if not why or not kept:
+            return why
+        whose = {(job.job_id, job.start_s): holder_of(job) for job in self._cluster_state.jobs}
+        return {run: text for run, text in why.items() if whose.get(run) not in kept}
+
+    @property
+    def _spared(self) -> frozenset[str]:
+        recalls = self._renewed.plan.recalls if self._renewed is not None else ()
+        return spared(self._refused_of, recalls)
 
     async def _ledger_view(self) -> LedgerView:
         at_s = self._cluster_state.clock.now_s()
@@ -479,7 +509,7 @@ class QuotaLoop:
         seen, requeues = self._cluster_state, self._cluster_state.requeues
         looked_s, jobs = seen.looked_monotonic_s, seen.quota_jobs
         requeues.follow(jobs, looked_s)
-        config = {} if self._is_refused or self._conf is None else self._conf.config
+        config = {} if self._conf is None else self._conf.config
         return SlurmView(
             jobs,
             seen.nodes,
@@ -494,6 +524,7 @@ class QuotaLoop:
                 grace_s=self._settings.lending.grace_s,
                 now_s=seen.clock.now_s(),
                 refused=requeues.refused,
+                spared=self._spared,
             ),
             kill_wait_s=kill_wait_s(config),
             by_holder=self._by_holder(jobs),

@@ -18,7 +18,7 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.common.log import warn
 from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
-from slicewise.slurm_plugin.rules.common.qos_names import is_marked, qos_name
+from slicewise.slurm_plugin.rules.common.qos_names import is_marked, qos_name, tenant_of
 from slicewise.slurm_plugin.rules.common.uninstalled import UNINSTALLED, require_installed
 from slicewise.slurm_plugin.rules.limits.budget_parts import drawn_on
 from slicewise.slurm_plugin.rules.limits.changes import (
@@ -136,8 +136,8 @@ class Compiled:
         qos: the QOS as Slurm has them now.
         changes: the sacctmgr commands that Slurm took; none if it had everything already.
         out_of_band: settings changed outside Slicewise, now put back or adopted.
-        refused: the commands that Slurm refused, with its own words. No tenant's limit is among
-            them.
+        refused: the commands that Slurm refused, with its own words.
+        refused_of: the tenants whose settings those are, or others that Slurm did not make.
         waits: limits left to the next compilation, because jobs meanwhile took the quota by which
             the limits were to grow, or Slurm did not shrink others. While there are any, the policy
             is not in force.
@@ -153,7 +153,26 @@ class Compiled:
     out_of_band: tuple[OutOfBandChange, ...]
     warnings: tuple[str, ...]
     refused: Mapping[LimitChange, str] = field(default_factory=dict)
+    refused_of: frozenset[str] = frozenset()
     waits: tuple[Difference, ...] = ()
+
+
+class LimitsUnsettledError(OutsideError):
+    """SW-LIMITS-UNSETTLED: Slurm has not all limits of tenants, and all else is done.
+
+    Attributes:
+        compiled: what Slurm now has.
+    """
+
+    compiled: Compiled
+
+    @classmethod
+    def of(cls, message: str, compiled: Compiled) -> "LimitsUnsettledError":
+        """With the hint that all have."""
+        hint = "Something else may be changing them; look at sacctmgr show assoc, qos."
+        error = cls(Code.LIMITS_UNSETTLED, message, hint)
+        error.compiled = compiled
+        return error
 
 
 async def slurm_now(
@@ -325,8 +344,8 @@ async def compile_in_turn(
     so, else put back. Safe to repeat and to be killed at any point (``limits.drift``; what was to
     be adopted may then be put back). What Slurm refuses keeps no other change back. Raises what
     ``Slurm`` and ``Ledger`` raise, InvalidInputError (SW-UNINSTALLED) once Slicewise is
-    uninstalled, and, when all else is done, OutsideError (SW-LIMITS-UNSETTLED) if Slurm refuses a
-    tenant's limit, or goes on showing another value than was just set.
+    uninstalled, and, when all else is done, LimitsUnsettledError if Slurm refuses a tenant's limit,
+    or goes on showing another value than was just set.
     """
     applied: tuple[LimitChange, ...] = ()
     changed_out_of_band: tuple[OutOfBandChange, ...] = ()
@@ -374,9 +393,13 @@ async def compile_in_turn(
         shown = await _again(slurm, shown, seen, left)
     else:
         refused.add_unsettled(left)
-    refused.check(seen.allowed.policy)
-    waits = tuple(limit for limit in seen.differences if unit(limit) not in refused.of)
-    return _compiled(seen, applied, changed_out_of_band, refused.changes, waits, qos=shown.qos)
+    return _settled(_compiled(seen, applied, changed_out_of_band, refused, qos=shown.qos), refused)
+
+
+def _settled(compiled: Compiled, refused: "_Refused") -> Compiled:
+    if message := refused.unsettled(compiled.policy):
+        raise LimitsUnsettledError.of(message, compiled)
+    return compiled
 
 
 @asynccontextmanager
@@ -519,34 +542,41 @@ class _Refused:
             words = f"sacctmgr sets {difference.key.field} to {wanted}, and Slurm still shows {now}"
             self.of.setdefault(unit(difference), words)
 
-    def check(self, policy: Policy) -> None:
-        """Raise OutsideError (SW-LIMITS-UNSETTLED) for the first refused limit of a tenant's own.
+    def tenants(self, policy: Policy) -> frozenset[str]:
+        """The tenants of what was refused; a QOS of no tenant is that of all."""
+        tenants: set[str] = set()
+        for kind, name, *_ in self.of:
+            whose = tenant_of(name) if kind == "qos" else name
+            tenants |= policy.keys() if whose is None else {whose}
+        return frozenset(tenants & policy.keys())
+
+    def unsettled(self, policy: Policy) -> str:
+        """What is to be said of the first refused limit of a tenant's own; "" if there is none.
 
         A list or default of QOS does not count: a user's list below may be in the way, and that
         user may be one that can't be named.
         """
         for (kind, name, _, _, word), words in self.of.items():
             if word not in {QOS_LIST, DEFAULT_QOS} and (kind == "qos" or name in policy):
-                raise OutsideError(
-                    Code.LIMITS_UNSETTLED,
+                return (
                     f"Slurm did not accept a limit of {kind} {name}: {words.strip()}. "
-                    "All others are set, except those that would have grown with it.",
-                    "Something else may be changing them; look at sacctmgr show assoc, qos.",
+                    "All others are set, except those that would have grown with it."
                 )
+        return ""
 
 
 def _compiled(
     seen: LimitComparison,
     applied: tuple[LimitChange, ...],
     changed_out_of_band: Iterable[OutOfBandChange],
-    refused: Mapping[LimitChange, str],
-    waits: tuple[Difference, ...],
+    refused: _Refused,
     *,
     qos: tuple[Qos, ...],
 ) -> Compiled:
+    policy = seen.allowed.policy
     return Compiled(
         ledger_view=seen.ledger_view,
-        policy=seen.allowed.policy,
+        policy=policy,
         standings=dict(seen.allowed.standings),
         run_minutes=dict(seen.allowed.run_minutes),
         associations=seen.associations,
@@ -554,8 +584,9 @@ def _compiled(
         changes=applied,
         out_of_band=tuple(changed_out_of_band),
         warnings=seen.warnings,
-        refused=refused,
-        waits=waits,
+        refused=refused.changes,
+        refused_of=refused.tenants(policy),
+        waits=tuple(limit for limit in seen.differences if unit(limit) not in refused.of),
     )
 
 

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from model_daemon import SETTINGS, DaemonOnModel
 from model_slurm import PARTITION
+from stand_ins.slurm_database import SlurmDatabase
 
 from slicewise.cluster.language.jobs import JobState, JobView, RunOfJob
 from slicewise.cluster.language.slurm.interface import Requeued
@@ -63,7 +64,7 @@ class Lent:
 
 @pytest.fixture
 def site() -> Iterator[DaemonOnModel]:
-    accounts = {"lab": "root", "lender": "root"}
+    accounts = {"lab": "root", "lender": "root", "speech": "root"}
     with DaemonOnModel(accounts, SETTINGS, NODES).running() as site:
         yield site
 
@@ -85,6 +86,42 @@ def test_the_fewest_go_and_slurm_preempts_no_other(site: DaemonOnModel) -> None:
     site.until_is(lambda: site.runs("lab").total(), 3)
     assert lent.ends() == requeued(*lent.small)
     site.until_is(lent.why, {})
+
+
+def _refuse_a_list(database: SlurmDatabase) -> None:
+    database.rows["speech", "user_speech"].own = frozenset({"normal"})
+    database.refuses = ("name=user_speech",)
+
+
+def _refuse_a_limit(database: SlurmDatabase) -> None:
+    name = borrowed_qos("speech")
+    database.known[name] = replace(database.known[name], preempt_mode="cancel")
+    database.refuses = (f"name={name} set",)
+
+
+@pytest.mark.parametrize("refuse", [_refuse_a_list, _refuse_a_limit])
+def test_what_slurm_refuses_of_one_tenant_lets_others_take_back(
+    site: DaemonOnModel, refuse: Callable[[SlurmDatabase], None]
+) -> None:
+    lent = Lent(site)
+    site.set_quota("speech", 0)
+    site.wait(10)
+    refuse(site.site.database)
+    site.wait(20)
+    job = lent.come_back()
+    site.until(lambda: lent.is_running(job))
+    assert lent.ends() == requeued(*lent.small)
+
+
+def test_while_slurm_refuses_to_lower_a_limit_nobody_goes_from_below_it(
+    site: DaemonOnModel,
+) -> None:
+    """Another of its jobs could start in place of each that ends."""
+    lent = Lent(site)
+    site.site.database.refuses = (f"name={borrowed_qos('lab')} set",)
+    lent.come_back()
+    site.until(site.ledger.recalls)
+    site.always(lambda: not lent.ends(), GRACE_S / 2)
 
 
 class _Hangs:

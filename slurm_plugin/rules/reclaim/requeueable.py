@@ -11,7 +11,8 @@ from slicewise.cluster.language.errors import OutsideError
 from slicewise.cluster.language.jobs import JobState, JobTag, JobView, RunOfJob
 from slicewise.cluster.language.slurm.fields import duration_s
 from slicewise.cluster.language.slurm.interface import Qos
-from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed, is_own
+from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed, is_own, tenant_of
+from slicewise.slurm_plugin.rules.quota.types import Recall
 from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import PREEMPT_QOS
 
 _REQUEUE, _OF_CLUSTER = "requeue", "cluster"
@@ -30,6 +31,7 @@ def requeueable(
     grace_s: int,
     now_s: float,
     refused: Collection[RunOfJob] = (),
+    spared: Collection[str] = (),
 ) -> frozenset[RunOfJob]:
     """The runs of batch jobs on borrowed quota that may be requeued for a lender.
 
@@ -40,7 +42,8 @@ def requeueable(
     preemption by priority or with send_user_signal, those that Slurm ``refused`` to requeue
     (preemption cancels them), and those that Slicewise has not admitted. So are the components of
     heterogeneous jobs: a requeue of the first one requeues all of them, of another one Slurm
-    refuses it, and Slurm preempts only where all of them may be. Nothing may be requeued unless
+    refuses it, and Slurm preempts only where all of them may be. So are those of tenants that are
+    ``spared``. Nothing may be requeued unless
     ``grace_s``, the grace of a recall, is longer than KillWait: the lender's limit would rise while
     these runs still end, and Slurm would preempt others.
     """
@@ -55,9 +58,19 @@ def requeueable(
         for job in jobs
         if job.qos in exempt_s and job.state is JobState.RUNNING and not job.is_doubtful
         if job.start_s is not None and now_s - job.start_s >= exempt_s[job.qos]
-        if job.priority < exempt_priority
+        if job.priority < exempt_priority and tenant_of(job.qos) not in spared
         if _is_batch(job) and not job.het_job_id and (job.job_id, job.start_s) not in refused
     )
+
+
+def spared(refused_of: Collection[str], recalls: Iterable[Recall]) -> frozenset[str]:
+    """The tenants of whose runs none is to end while Slurm refuses limits of ``refused_of``.
+
+    Of these themselves, as another of their jobs could start in place of each that ends; and of
+    those who owe such a tenant quota, which might start nothing on it.
+    """
+    owing = (recall.borrower for recall in recalls if recall.lender in refused_of)
+    return frozenset((*refused_of, *owing))
 
 
 def _is_batch(job: JobView) -> bool:
