@@ -184,7 +184,8 @@ class QuotaLoop:
         Where Slicewise was uninstalled from Slurm, go on with the uninstall instead. After a
         failure the compilation is due again at the next turn.
         """
-        unserved, self._last, took_s = self._needs.limits, None, 0.0
+        began_s, took_s = time.monotonic(), 0.0
+        unserved, self._last = self._needs.limits, None
         self._to_requeue = {}
         unsettled: LimitsUnsettledError | None = None
         self._led = self._leader.leads()
@@ -227,7 +228,8 @@ class QuotaLoop:
             elif self._imagines:
                 self._on_imagined(await asyncio.to_thread(self._imagine, ledger_view))
         self._in_force, self._needs = ledger_view, NO_NEEDS
-        self._last = LastRound(time.monotonic(), took_s, unserved)
+        ended_s = time.monotonic()
+        self._last = LastRound(ended_s, took_s, unserved, ended_s - began_s)
         if unsettled is not None:
             raise unsettled
 

@@ -24,9 +24,12 @@ _QUICK_S = 0.5
 """A round for which slurmdbd and slurmctld took longer to answer is followed by a pause: they are
 slow where they have much to do, and on a large cluster slurmdbd takes several seconds to show all
 associations. Quick ones come as looks do, which are a second apart while something moves."""
+_SLOW_S = 5.0
+"""A round that took longer in all, as the ledger's database is slow, is followed by a pause that is
+as long: else one would follow another, and nobody else have a turn."""
 _LONGEST_S = 60.0
-"""Upper bound of that pause, so that jobs which could borrow wait no longer, however slow slurmdbd
-was once."""
+"""Upper bound of these pauses, so that jobs which could borrow wait no longer, however slow a
+database was once."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,13 @@ class LastRound:
     Attributes:
         took_s: how long Slurm took to answer for it.
         unserved: the limits that it was to let grow, if it changed nothing in Slurm.
+        whole_s: how long it took in all.
     """
 
     ended_s: float
     took_s: float
     unserved: frozenset[tuple[str, int]] = frozenset()
+    whole_s: float = 0.0
 
 
 def needs(inputs: World, round_plan: RoundPlan, in_force: Mapping[str, Standing]) -> RoundNeeds:
@@ -90,6 +95,8 @@ def is_due(last: LastRound, wanted: RoundNeeds, now_s: float) -> bool:
     What the last round could not do is left to the regular one.
     """
     pause_s = min(REST * last.took_s, _LONGEST_S) if last.took_s > _QUICK_S else 0.0
+    if last.whole_s > _SLOW_S:
+        pause_s = max(pause_s, min(last.whole_s, _LONGEST_S))
     if wanted.recalls is None and wanted.limits <= last.unserved:
         pause_s = max(pause_s, REGULAR_S)
     return now_s >= last.ended_s + pause_s

@@ -1016,6 +1016,29 @@ async def test_what_slurmdbd_is_slow_to_show_is_not_asked_for_all_the_time(
     assert slurm.looks > looks
 
 
+async def test_of_a_slow_database_rounds_take_half_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """One that takes 5 s for a statement had one round after the other, with the turn to itself."""
+    clock, world = Steady(), World()
+    monkeypatch.setattr(quota_loop, "time", clock)
+    busy_s, view = list[float](), quota_loop.ledger_view_now
+
+    def slow(*words: Any) -> LedgerView:
+        clock.now_s += 30.0
+        busy_s.append(30.0)
+        return view(*words)
+
+    monkeypatch.setattr(quota_loop, "ledger_view_now", slow)
+    for round_ in range(200):
+        # At each look others want what is lent to them.
+        own = running("vision", round_ % 4)
+        await world.look(*running("nlp", 5), *own)
+        await world.limits.turn()
+        clock.now_s += 1.0
+    assert sum(busy_s) <= 0.6 * clock.now_s
+
+
 async def test_one_very_slow_look_keeps_loans_waiting_for_a_minute_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -27,6 +27,17 @@ def test_a_round_comes_as_soon_as_somebody_waits_and_slurm_can_bear_it(
     assert is_due(LastRound(100.0, took_s), wanted, 100.0 + after_s) == due
 
 
+@pytest.mark.parametrize(
+    ("whole_s", "after_s", "due"),
+    [(2.0, 0.0, True), (30.0, 29.0, False), (30.0, 30.0, True), (900.0, 60.0, True)],
+)
+def test_a_round_that_the_database_made_slow_is_followed_by_as_long_a_pause(
+    whole_s: float, after_s: float, *, due: bool
+) -> None:
+    last = LastRound(100.0, 0.1, whole_s=whole_s)
+    assert is_due(last, GROWS, 100.0 + after_s) == due
+
+
 def test_what_a_round_could_not_do_is_left_to_the_regular_one() -> None:
     last = LastRound(100.0, 0.1, GROWS.limits)
     assert not is_due(last, GROWS, 101.0)
