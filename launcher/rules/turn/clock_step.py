@@ -73,6 +73,7 @@ def _generation(state: GenerationState, step_s: float) -> GenerationState:
         seen_s=_moved(state.seen_s, step_s),
         watched=_watched(state.watched, step_s),
         removed_s=tuple(at_s + step_s for at_s in state.removed_s),
+        given_back_s=tuple(at_s + step_s for at_s in state.given_back_s),
         failures=tuple(replace(failure, at_s=failure.at_s + step_s) for failure in state.failures),
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slicewise.cluster.rpc.messages import SlotView
-from slicewise.launcher.rules.gateway.types import Endpoint
+from slicewise.launcher.rules.gateway.types import Endpoint, Gateway, ServerMode
 from slicewise.launcher.rules.turn.slots import Phase, Slot
 
 UNHEALTHY_S = 60.0
@@ -12,6 +12,9 @@ UNHEALTHY_S = 60.0
 REFUSED_S = 10.0
 """The same if nothing listens there any more, which no replica mends by itself: its door has died,
 and Slurm has not noticed that its run is over."""
+SHARE = 10
+"""While more than half of the gateway's replicas fail their health checks, one in so many gives its
+slot back in ``REFUSED_S``, and at least one does."""
 SILENT_S = 3.0
 """Seconds of failed health checks, all without an answer in time, after which the requests that the
 replica has in flight end with an error: it is stopped, or its node is gone."""
@@ -106,6 +109,24 @@ def down_run(
     since_s = down.since_s if down.starts == starts else now_s
     longest_s = start_timeout_s if starts else REFUSED_S if is_refused else UNHEALTHY_S
     return Down(run, since_s, starts, unfit=now_s - since_s >= longest_s)
+
+
+def may_give_back(gateway: Gateway, lately: int) -> int:
+    """Return how many replicas may give their slots back now since they fail health checks.
+
+    Where most fail together, the way to them is broken rather than they are: all would load their
+    models again, and be gone for minutes after a firewall's ten seconds. ``lately``: how many have
+    done so in the last ``REFUSED_S``.
+    """
+    ups = [
+        server.up
+        for backend in gateway.backends.values()
+        for server in backend.servers
+        if server.mode is not ServerMode.MAINT
+    ]
+    if 2 * sum(ups) >= len(ups):
+        return len(ups)
+    return max(0, max(1, len(ups) // SHARE) - lately)
 
 
 def unfit(down: Mapping[int, Down]) -> frozenset[int]:

@@ -15,6 +15,7 @@ from slicewise.launcher.rules.engines.engine import Answer, Probe
 from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Server, ServerMode
 from slicewise.launcher.rules.turn.backoff import SETTLED_S, Backoff
 from slicewise.launcher.rules.turn.endpoints import (
+    REFUSED_S,
     SILENT_S,
     Down,
     ReplicaRun,
@@ -108,6 +109,7 @@ class GenerationInput:
         service_s: mean seconds that a request takes.
         deadline_s: seconds that a request may take; None if the service does not say.
         p95_s: seconds within which 95 % of its requests shall be answered; None if it does not say.
+        may_give_back: replicas that may give their slots back now since they fail health checks.
     """
 
     view: ServiceView
@@ -118,6 +120,7 @@ class GenerationInput:
     service_s: float = 1.0
     deadline_s: float | None = None
     p95_s: float | None = None
+    may_give_back: int = 1
 
 
 def unverified(view: ServiceView, generation_state: GenerationState) -> tuple[SlotView, ...]:
@@ -156,7 +159,7 @@ def generation(sight: GenerationInput, generation_state: GenerationState) -> Gen
     start_timeout_s = whole_number(view.directives, "start_timeout_s", DEFAULT_START_TIMEOUT_S)
     judged = _judged(sight, generation_state, runs)
     failed_now = frozenset(o.index for o in judged.outliers if o.verdict is Verdict.FAILED)
-    slots, down = [], {}
+    slots, down, given_back = [], {}, 0
     for seen in view.slots:
         run = runs.get(seen.index)
         slot = _slot(sight, seen, run, lease_s, is_ready=seen.index in verified)
@@ -167,6 +170,9 @@ def generation(sight: GenerationInput, generation_state: GenerationState) -> Gen
             slot = replace(slot, is_doubted=watch.is_out, is_outdated=outdated)
         before = generation_state.down.get(seen.index)
         wrong = _down(sight, seen, slot, run, before, start_timeout_s=start_timeout_s)
+        if wrong is not None and wrong.unfit and wrong != before and not wrong.starts:
+            wrong = replace(wrong, unfit=given_back < sight.may_give_back)
+            given_back += wrong.unfit
         if run is not None and seen.index in failed_now:
             wrong = Down(run, now_s, starts=False, unfit=True)
         if wrong is not None:
@@ -192,19 +198,17 @@ def generation(sight: GenerationInput, generation_state: GenerationState) -> Gen
         watched=judged.watched,
         removed_s=_removed_s(generation_state, len(failed_now), now_s),
         removed=_removed(view, judged) or generation_state.removed,
+        given_back_s=_given_back_s(generation_state, given_back, now_s),
         nodes=_nodes(view),
         failures=failures,
         late_s=_late_s(generation_state, failed, start_timeout_s),
-        ran_on=generation_state.ran_on | _ran_on(generation_state, verified, down, now_s)
-        if failures
-        else frozenset(),
+        ran_on=_ran_on(generation_state, verified, down, now_s) if failures else frozenset(),
     )
-    array = view.array_job_id
     return Generation(
         view,
         state,
         tuple(slots),
-        {SlotId(array, index): run for index, run in runs.items()},
+        {SlotId(view.array_job_id, index): run for index, run in runs.items()},
         _starts(sight, generation_state, verified),
         _said(sight),
         _unknown(sight, generation_state),
@@ -282,7 +286,7 @@ def _ran_on(
     down: Mapping[int, Down],
     now_s: float,
 ) -> frozenset[str]:
-    return frozenset(
+    return generation_state.ran_on | frozenset(
         generation_state.nodes[index]
         for index, proof in verified.items()
         if now_s - proof.at_s >= SETTLED_S and index not in down and index in generation_state.nodes
@@ -291,6 +295,11 @@ def _ran_on(
 
 def _removed_s(generation_state: GenerationState, more: int, now_s: float) -> tuple[float, ...]:
     lately = tuple(at_s for at_s in generation_state.removed_s if now_s - at_s < SPAN_S)
+    return (*lately, *(now_s,) * more)
+
+
+def _given_back_s(generation_state: GenerationState, more: int, now_s: float) -> tuple[float, ...]:
+    lately = tuple(at_s for at_s in generation_state.given_back_s if now_s - at_s <= REFUSED_S)
     return (*lately, *(now_s,) * more)
 
 

@@ -5,7 +5,7 @@ desired slots are the set of a generation's slots that the launcher asks the dae
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -37,6 +37,7 @@ from slicewise.launcher.rules.gateway.types import (
 from slicewise.launcher.rules.turn import scaling_inputs
 from slicewise.launcher.rules.turn.budgets import UsedUp, used_up
 from slicewise.launcher.rules.turn.curves import Curves, Serving, replicas_of, with_replicas
+from slicewise.launcher.rules.turn.endpoints import REFUSED_S, may_give_back
 from slicewise.launcher.rules.turn.generations import (
     Answers,
     Generation,
@@ -224,6 +225,7 @@ def decide(
     users = {key: found_views[-1].user for key, found_views in services.items()}
     avoided = AvoidedNodes(state, users, now_s)
     claims = LineClaims(gateway, services, rests)
+    left = may_give_back(gateway, _given_back(state.values(), now_s - REFUSED_S))
     budgets = {tenant.name: tenant.budget for tenant in view.tenants}
     for key, found_views in services.items():
         service_state = state.get(key) or ServiceState()
@@ -237,10 +239,7 @@ def decide(
             service_state = before.ended(service_state)
         views, aborted = unless_aborted(found_views, service_state)
         engine = engine_of(views[-1].directives)
-        try:
-            spec = service_spec(views[-1].directives)
-        except InvalidInputError as error:
-            spec, unreadable[key] = None, str(error)
+        spec = _readable(views[-1], unreadable)
         last = (service_state.generations.get(view.array_job_id) for view in views)
         states[key], plan = service_state, None
         if spec is not None and not any(_is_stale(view, one, now_s) for one in last):
@@ -251,8 +250,10 @@ def decide(
                 adapters=_open_adapters(gateway, views[-1]) | heard.adapters.get(key, frozenset()),
                 used_up=used_up(budgets.get(views[-1].tenant), spec, views, now_s + gateway.hold_s),
                 curves=curves,
+                may_give_back=left,
             )
             states[key], plan, why_none = _decided(look, service_state, now_s)
+            left -= _given_back((states[key],), now_s)
             unreadable |= {key: why_none} if why_none else {}
         if plan is None:
             places = scaling_inputs.concurrency(spec, engine, service_state.memory) if spec else 1
@@ -265,6 +266,15 @@ def decide(
             resting[key] = begun
     routes = plan_routes(gateway, (*waiting, *(plan.route for plan in plans)))
     return states, TurnPlan(tuple(plans), routes, unreadable, resting)
+
+
+def _readable(newest: ServiceView, unreadable: dict[str, str]) -> ServiceSpec | None:
+    """Return the specification; None, and why it is ``unreadable``, if that can't be read."""
+    try:
+        return service_spec(newest.directives)
+    except InvalidInputError as error:
+        unreadable[key_of(newest)] = str(error)
+        return None
 
 
 def _decided(
@@ -373,6 +383,7 @@ class ServiceInput:
         adapters: names of adapters that clients may ask for, or that each replica has tried to
             load.
         curves: what services have learnt of replicas.
+        may_give_back: replicas that may give their slots back now since they fail health checks.
     """
 
     key: str
@@ -391,6 +402,7 @@ class ServiceInput:
     used_up: UsedUp | None = None
     adapters: frozenset[str] = frozenset()
     curves: Curves = field(default_factory=dict, hash=False)
+    may_give_back: int = 1
 
     @property
     def newest(self) -> ServiceView:
@@ -412,7 +424,7 @@ def decide_service(
     look: ServiceInput, service_state: ServiceState, now_s: float
 ) -> tuple[ServiceState, ServicePlan]:
     """Decide for one service: how many replicas, which slots run, which of them get requests."""
-    seen = tuple(_generation(look, view, service_state, now_s) for view in look.views)
+    seen = _generations(look, service_state, now_s)
     fallback = _fallback(seen)
     service_state, decision = _scaled(
         look, seen, service_state, now_s, falls_back=fallback is not None
@@ -434,8 +446,28 @@ def _lineless(look: ServiceInput) -> str:
     return look.lineless if look.load.total or lowest else ""
 
 
+def _given_back(services: Iterable[ServiceState], since_s: float) -> int:
+    generations = (one for service in services for one in service.generations.values())
+    return sum(at_s >= since_s for one in generations for at_s in one.given_back_s)
+
+
+def _generations(
+    look: ServiceInput, service_state: ServiceState, now_s: float
+) -> tuple[Generation, ...]:
+    generations: list[Generation] = []
+    for view in look.views:
+        given_back = sum(one.state.given_back_s.count(now_s) for one in generations)
+        left = look.may_give_back - given_back
+        generations.append(_generation(look, view, service_state, now_s, left))
+    return tuple(generations)
+
+
 def _generation(
-    look: ServiceInput, view: ServiceView, service_state: ServiceState, now_s: float
+    look: ServiceInput,
+    view: ServiceView,
+    service_state: ServiceState,
+    now_s: float,
+    left: int,
 ) -> Generation:
     sight = GenerationInput(
         view,
@@ -446,6 +478,7 @@ def _generation(
         service_s=service_state.memory.work.service_s if service_state.memory is not None else 1.0,
         deadline_s=look.spec.deadline_s,
         p95_s=None if look.spec.p95_ms is None else look.spec.p95_ms / 1000,
+        may_give_back=left,
     )
     return generation(sight, service_state.generations.get(view.array_job_id) or GenerationState())
 

@@ -70,6 +70,7 @@ class GenerationState:
         watched: what runs have answered; not saved, since it changes at each look.
         removed_s: when replicas were last taken out because an inference failed; ``removed`` says
             which one and why, for people.
+        given_back_s: when replicas were last given back since they failed their health checks.
         nodes: where slots that are under way were last seen.
         failures: where replicas have failed lately, the newest last. Those on a node are forgotten
             once a later replica has been ready there for long.
@@ -94,6 +95,7 @@ class GenerationState:
     )
     removed_s: tuple[float, ...] = ()
     removed: str = ""
+    given_back_s: tuple[float, ...] = ()
     nodes: Mapping[int, str] = field(default_factory=dict, hash=False)
     failures: tuple[Failure, ...] = ()
     ran_on: frozenset[str] = frozenset()

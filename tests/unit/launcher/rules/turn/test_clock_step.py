@@ -56,6 +56,7 @@ FULL = ServiceState(
                 )
             },
             removed_s=(THEN_S + 16,),
+            given_back_s=(THEN_S + 17,),
             failures=(Failure("gpu01", THEN_S + 17),),
         )
     },

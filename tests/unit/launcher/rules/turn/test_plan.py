@@ -116,8 +116,8 @@ def with_wish(state: State, desired: DesiredSlots, released: frozenset[int]) -> 
     return {SERVICE: after_answer(state[SERVICE], ARRAY, desired, answer)}
 
 
-def known(state: State, array: int = ARRAY) -> GenerationState:
-    return state[SERVICE].generations[array]
+def known(state: State, array: int = ARRAY, service: str = SERVICE) -> GenerationState:
+    return state[service].generations[array]
 
 
 def having(generation: GenerationState, replicas: int = 0) -> State:
@@ -786,6 +786,32 @@ def test_a_replica_that_refuses_connections_gives_its_slot_back_sooner():
     assert changes(hung(100.0, verified(), refuses)[1]) == ()
     _, plan = hung(100.0 + REFUSED_S, verified(), refuses)
     assert plan.services[0].desired == {1}
+
+
+@pytest.mark.parametrize(("well", "given_back"), [(0, [0, 2, 2, 4]), (10, [0, 10, 10, 10])])
+def test_where_most_fail_together_few_give_their_slots_back(well: int, given_back: list[int]):
+    """A firewall that resets connections for ten seconds cost every replica its model."""
+    lines = [a_server(index) for index in range(10)]
+    failing = [replace(one, up=False, is_refused=True) for one in lines]
+    slots, pool = tuple(map(running, range(10))), [failing, lines if well else failing]
+    found, state = [], dict[str, ServiceState]()
+    for second in (0, REFUSED_S, 2 * REFUSED_S - 1, 2 * REFUSED_S + 1):
+        two = tuple(
+            a_service(array_job_id=ARRAY + n, name=f"s{n}", directives=KEYS, slots=slots)
+            for n in range(2)
+        )
+        shown = Gateway(
+            {f"vision/s{n}": f"pool{n}" for n in range(2)},
+            {f"pool{n}": Backend(0, 0, tuple(servers)) for n, servers in enumerate(pool)},
+            complete=True,
+        )
+        seen = ViewAnswer(observed_s=100.0 + second, complete=True, services=two, tenants=())
+        state, _ = decided(seen, shown, state, now_s=100.0 + second)
+        down = [
+            one for n in range(2) for one in known(state, ARRAY + n, f"vision/s{n}").down.values()
+        ]
+        found.append(sum(one.unfit for one in down))
+    assert found == given_back
 
 
 def test_it_is_given_back_though_it_looks_well_when_the_wish_had_failed():
