@@ -75,13 +75,14 @@ from slicewise.slurm_plugin.state.controller import ClusterState
 
 T = TypeVar("T")
 
-_THREADS = 4
+_THREADS = 3
 _WAITING = 32
+"""Of users, and as much again of operators: slow reads of users keep no operator waiting."""
 _WAITING_PER_UID = 2
 _DEADLINE_S = 10.0
 _LOOK_FIRST = "Try again later. A change may be made all the same: look before you repeat it."
 _ASKS = 2
-"""Questions to Slurm at a time."""
+"""Questions to Slurm at a time, and one more of an operator."""
 _PAGE_ROWS = 2000
 """Rows of a statement in one answer: about 1 MB."""
 
@@ -111,10 +112,13 @@ class Reads:
         self._slurm = slurm
         self._ledger = ledger
         self._cluster_state = cluster_state
-        self._threads = ThreadPoolExecutor(_THREADS, "reads")
-        self._waiting: Counter[int] = Counter()
         self._operators = frozenset({0, os.geteuid()})
-        self._slurm_turn = asyncio.Semaphore(_ASKS)
+        self._waiting: Counter[int] = Counter()
+        self._threads = {
+            is_operator: ThreadPoolExecutor(_THREADS, "operators" if is_operator else "reads")
+            for is_operator in (False, True)
+        }
+        self._slurm_turn = {False: asyncio.Semaphore(_ASKS), True: asyncio.Semaphore()}
         self._overview = OverviewReads(settings, slurm, ledger, cluster_state)
 
     def handlers(self) -> ReaderHandlers:
@@ -184,7 +188,7 @@ class Reads:
         self.require_complete_view()
         settings, slurm, cluster_state = self._settings, self._slurm, self._cluster_state
         with self._in_line(principal.uid):
-            async with self._slurm_turn:
+            async with self._slurm_turn[self._is_operator(principal.uid)]:
                 return await explain_priority(
                     request.job, principal, slurm, settings, cluster_state
                 )
@@ -298,7 +302,7 @@ class Reads:
     async def accounts(self, uid: int) -> Accounts:
         """Return the parents of Slurm's accounts, by account; raises what Slurm does, SW-BUSY."""
         with self._in_line(uid):
-            async with self._slurm_turn:
+            async with self._slurm_turn[self._is_operator(uid)]:
                 rows = await self._slurm.associations()
         return {row.account: row.parent for row in rows if not row.user}
 
@@ -323,7 +327,8 @@ class Reads:
                 raise asyncio.CancelledError
             return read()
 
-        reading = asyncio.get_running_loop().run_in_executor(self._threads, begin)
+        threads = self._threads[self._is_operator(uid)]
+        reading = asyncio.get_running_loop().run_in_executor(threads, begin)
         reading.add_done_callback(partial(self._ended, uid))
         try:
             async with asyncio.timeout(_DEADLINE_S):
@@ -337,10 +342,13 @@ class Reads:
                 "Try again later." if is_given_up else _LOOK_FIRST,
             ) from None
 
+    def _is_operator(self, uid: int) -> bool:
+        return uid in self._operators
+
     def _count(self, uid: int) -> None:
-        waiting = self._waiting
-        is_bounded = uid not in self._operators
-        if (is_bounded and waiting[uid] >= _WAITING_PER_UID) or waiting.total() >= _WAITING:
+        waiting, is_operator = self._waiting, self._is_operator(uid)
+        alike = sum(n for one, n in waiting.items() if self._is_operator(one) is is_operator)
+        if alike >= _WAITING or (not is_operator and waiting[uid] >= _WAITING_PER_UID):
             raise UnreachableError(
                 Code.BUSY, "The daemon has as many reads in progress as it allows.", "Try again."
             )

@@ -42,7 +42,7 @@ async def test_a_change_that_no_thread_has_begun_at_the_deadline_is_never_made(
     """It was made after its command had failed, however much later."""
     monkeypatch.setattr(reads_module, "_DEADLINE_S", 0.05)
     stuck, changes = threading.Event(), list[int]()
-    begun = [asyncio.create_task(reads.from_ledger(0, lambda: stuck.wait(5))) for _ in range(4)]
+    begun = [asyncio.create_task(reads.from_ledger(0, lambda: stuck.wait(5))) for _ in range(3)]
     await asyncio.sleep(0)
     with pytest.raises(UnreachableError) as given_up:
         await reads.from_ledger(0, lambda: changes.append(1))
@@ -54,6 +54,26 @@ async def test_a_change_that_no_thread_has_begun_at_the_deadline_is_never_made(
     for _ in range(8):
         await reads.from_ledger(0, lambda: None)
     assert changes == []
+
+
+async def test_slow_reads_of_users_keep_no_operator_waiting(
+    reads: Reads, monkeypatch: pytest.MonkeyPatch
+):
+    """Neither those that threads have begun, nor those that wait for one."""
+    monkeypatch.setattr(reads_module, "_DEADLINE_S", 60.0)
+    stuck = threading.Event()
+    users = [
+        asyncio.create_task(reads.from_ledger(61001 + n // 2, stuck.wait))
+        for n in range(reads_module._WAITING)
+    ]
+    await asyncio.sleep(0)
+    with pytest.raises(UnreachableError, match="SW-BUSY"):
+        await reads.from_ledger(62000, lambda: None)
+    try:
+        assert (await ask(reads, StatementRequest(), ROOT))["rows"]
+    finally:
+        stuck.set()
+        await asyncio.gather(*users)
 
 
 async def test_a_hanging_database_holds_up_its_askers_only(

@@ -107,7 +107,8 @@ async def test_the_queue_is_told_while_the_ledger_is_down():
     state.set_policy(policy_of(tenant("vision", 2000)), {})
     await state.turn()
     reads = Reads(settings(), slurm, ScriptedLedger(), state)
-    reads._threads.shutdown()
+    for threads in reads._threads.values():
+        threads.shutdown()
     answer = await reads.handlers()[QueueRequest](FIRST, ALICE)
     assert isinstance(answer, QueueAnswer)
     assert [one.job for one in answer.rows] == ["8"]
