@@ -72,6 +72,8 @@ from slicewise.slurm_plugin.rules.quota.types import (
 from slicewise.slurm_plugin.rules.quota.waiting_work import waiting_work
 from slicewise.slurm_plugin.rules.quota.words import calendar_notes
 
+_PAGE_CHANGES = 2000
+"""Changes of loans in one answer: about 0.5 MB."""
 _LOOK_AGAIN_S = 1.0
 """Seconds after which the ledger is asked again, as another daemon may have compiled."""
 
@@ -197,7 +199,10 @@ class TenantDesk(LedgerDesk):
     async def _loans(self, request: LoansRequest, principal: Principal) -> LoansAnswer:
         tenant, loans, lending = request.tenant, self._ledger.loans, self._settings.lending
         if request.past and tenant is not None:
-            return LoansAnswer(changes=await self._read(principal, partial(loans.history, tenant)))
+            page = partial(loans.history, tenant, _PAGE_CHANGES, request.before)
+            changes = await self._read(principal, page)
+            is_last = len(changes) < _PAGE_CHANGES
+            return LoansAnswer(changes=changes, more=None if is_last else changes[-1].change_id)
 
         def read() -> LoansAnswer:
             if tenant is not None:

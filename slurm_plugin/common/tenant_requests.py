@@ -5,6 +5,7 @@ The answers hold the values of the rules as they are: daemon and commands are of
 
 from pydantic import BaseModel, Field
 
+from slicewise.cluster.rpc.journal_messages import EntryId
 from slicewise.cluster.rpc.message import Asks, Request, TenantText, WholeAnswer
 from slicewise.slurm_plugin.rules.accounting.overview import Details, TenantStatus
 from slicewise.slurm_plugin.rules.quota.accounts import AccountDifference, TakeOver
@@ -78,17 +79,25 @@ class TenantHistoryRequest(
 
 
 class LoansAnswer(WholeAnswer):
-    """Loans as they are now; ``changes`` are all that a tenant ever gave or took."""
+    """Loans as they are now; ``changes`` are a page of what a tenant ever gave or took.
+
+    ``more`` is ``before`` of the next page; None after the last page.
+    """
 
     lines: tuple[LoanLine, ...] = ()
     changes: tuple[LoanChange, ...] = ()
+    more: int | None = None
 
 
 class LoansRequest(Request, Asks[LoansAnswer], get="loans", asker="operators"):
-    """Who lends to whom, until when? With ``past``, what did this tenant ever lend and borrow?"""
+    """Who lends to whom, until when? With ``past``, what did this tenant ever lend and borrow?
+
+    The newest changes come first; ``before`` is ``more`` of an earlier answer.
+    """
 
     tenant: TenantText | None = None
     past: bool = False
+    before: EntryId | None = None
 
 
 class AccountsAnswer(WholeAnswer):

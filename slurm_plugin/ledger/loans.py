@@ -78,9 +78,12 @@ class Loans(LedgerPart):
             seen = connection.execute(select(forget)).scalar_one()
         return None if seen is None else int(seen)
 
-    def history(self, tenant: str) -> tuple[LoanChange, ...]:
-        """Changes of what the tenant lent and borrowed, the newest first."""
-        changes = rows.loan_changes_of(self._cluster, tenant)
+    def history(self, tenant: str, most: int, before: int | None = None) -> tuple[LoanChange, ...]:
+        """Changes of what the tenant lent and borrowed, the newest first.
+
+        At most ``most`` of those that came before the change with the id ``before``.
+        """
+        changes = rows.loan_changes_of(self._cluster, tenant, most, before)
         with reading(self._engine) as connection:
             return tuple(rows.loan_change(row) for row in connection.execute(changes))
 

@@ -148,19 +148,24 @@ def loan(row: Any) -> Loan:
     return Loan(row.lender, row.borrower, row.amount_millislices)
 
 
-def loan_changes_of(cluster: str, name: str) -> Select[Any]:
-    """Select changes of what a tenant lent and borrowed, the newest first, for ``loan_change``."""
+def loan_changes_of(cluster: str, name: str, most: int, before: int | None) -> Select[Any]:
+    """Select changes of what a tenant lent and borrowed, the newest first, for ``loan_change``.
+
+    At most ``most`` of them, of those with an id below ``before``.
+    """
     of = loan_changes.c
     return (
         select(loan_changes, recorded_s(of.recorded_at).label("at_s"))
         .where(of.cluster == cluster, or_(of.lender == name, of.borrower == name))
+        .where(true() if before is None else of.id < before)
         .order_by(of.id.desc())
+        .limit(most)
     )
 
 
 def loan_change(row: Any) -> LoanChange:
     """The change of a row of ``loan_changes_of``."""
-    return LoanChange(loan(row), row.reason, row.at_s)
+    return LoanChange(row.id, loan(row), row.reason, row.at_s)
 
 
 def loan_terms_of(cluster: str) -> Select[Any]:

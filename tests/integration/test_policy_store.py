@@ -360,9 +360,11 @@ def test_loans_are_kept_with_their_history(ledger: Ledger, database: str):
     ledger.loans.replace([], "back")
     assert ledger.loans.outstanding() == ()
     for tenant in ("vision", "nlp"):
-        said = [(one.loan, one.reason) for one in ledger.loans.history(tenant)]
+        said = [(one.loan, one.reason) for one in ledger.loans.history(tenant, 9)]
         assert said == [(loan(0), "back"), (loan(700), "less"), (loan(1500), "idle")]
-    assert ledger.loans.history("nobody") == ()
+    assert ledger.loans.history("nobody", 9) == ()
+    last, first = ledger.loans.history("vision", 2), ledger.loans.history("vision", 9)[2:]
+    assert ledger.loans.history("vision", 2, last[-1].change_id) == first
 
 
 DAY_S = 86_400
@@ -382,7 +384,7 @@ def grows_older(database: str, **days: int) -> None:
 
 
 def reasons(ledger: Ledger, tenant: str = "vision") -> list[str]:
-    return [one.reason for one in reversed(ledger.loans.history(tenant))]
+    return [one.reason for one in reversed(ledger.loans.history(tenant, 99))]
 
 
 def test_old_changes_of_loans_go_and_the_loans_stay(ledger: Ledger, database: str):
@@ -441,7 +443,7 @@ def test_a_change_cuts_loans_and_says_so(ledger: Ledger):
     ledger.loans.replace([loan(1500)], "idle")
     change = ledger.tenants.change(nominal("vision", 600), "root", "")
     assert ledger.loans.outstanding() == (loan(600),)
-    assert ledger.loans.history("nlp")[0].reason == f"change {change.change_id}: vision"
+    assert ledger.loans.history("nlp", 1)[0].reason == f"change {change.change_id}: vision"
     ledger.tenants.change(TenantUpdate("vision", removed=True), "root", "")
     assert ledger.loans.outstanding() == ()
 

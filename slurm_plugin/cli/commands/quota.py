@@ -149,7 +149,13 @@ def show_loans(
     daemon = DaemonClient(load_settings().daemon)
 
     def look() -> LoansAnswer:
-        return daemon.call(LoansRequest.of(tenant=tenant, past=with_past))
+        request = LoansRequest.of(tenant=tenant, past=with_past)
+        answer = daemon.call(request)
+        changes, before = answer.changes, answer.more
+        while before is not None:
+            page = daemon.call(request.model_copy(update={"before": before}))
+            changes, before = changes + page.changes, page.more
+        return answer.model_copy(update={"changes": changes})
 
     if with_past:
         show(

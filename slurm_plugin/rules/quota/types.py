@@ -164,8 +164,12 @@ class Recall:
 
 @dataclass(frozen=True)
 class LoanChange:
-    """One row of the loans' history; an amount of 0 ends the loan. ``at_s`` is Unix seconds."""
+    """One row of the loans' history; an amount of 0 ends the loan. ``at_s`` is Unix seconds.
 
+    ``change_id`` grows with each change of any loan.
+    """
+
+    change_id: int
     loan: Loan
     reason: str
     at_s: int

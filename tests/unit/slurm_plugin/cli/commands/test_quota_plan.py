@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,14 @@ from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.jobs import StepView
 from slicewise.cluster.language.slurm.interface import Submission
 from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime.console import plain
 from slicewise.launcher.main import app
+from slicewise.slurm_plugin.api import tenant_desk
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
 from slicewise.slurm_plugin.cli.commands import quota, quota_plan
+from slicewise.slurm_plugin.common.tenant_requests import LoansAnswer, LoansRequest
 from slicewise.slurm_plugin.quota_cycle.compile import look
 from slicewise.slurm_plugin.rules.admission.decayed_use import Holding
 from slicewise.slurm_plugin.rules.quota.types import (
@@ -82,8 +86,9 @@ class FakeLedger(LimitLedger):
     def terms(self) -> tuple[LoanTerm, ...]:
         return self.lent_since
 
-    def history(self, _tenant: str) -> tuple[LoanChange, ...]:
-        return self.lent_before
+    def history(self, _: str, most: int, before: int | None = None) -> tuple[LoanChange, ...]:
+        there = (one for one in self.lent_before if before is None or one.change_id < before)
+        return tuple(islice(there, most))
 
     def change_together(
         self,
@@ -353,10 +358,29 @@ def test_the_history_of_loans_is_one_tenants(ledger: FakeLedger):
     assert CliRunner().invoke(app, ("tenant-quota", "loans", "--all")).exit_code == 2
     assert "bio has never lent" in said("loans", "bio", "--all")
     ledger.lent_before = (
-        LoanChange(loan(0), "change 7: physics", NOON),
-        LoanChange(loan(2000), "idle", NOON - 60),
+        LoanChange(8, loan(0), "change 7: physics", NOON),
+        LoanChange(5, loan(2000), "idle", NOON - 60),
     )
     ended, given = said("loans", "bio", "--all").splitlines()[1:]
     assert ended.split()[2:5] == ["physics", "bio", "ended"]
     assert given.split()[2:5] == ["physics", "bio", "2"]
     assert json.loads(said("loans", "bio", "--all", "--json"))[1]["reason"] == "idle"
+
+
+def test_a_long_history_of_loans_comes_in_pages(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    """Two tenants may lend to each other at every round for years."""
+    sizes, call = list[int](), DaemonClient.call
+
+    def counted(self: DaemonClient, request: LoansRequest) -> LoansAnswer:
+        answer = call(self, request)
+        sizes.append(len(answer.changes))
+        return answer
+
+    monkeypatch.setattr(tenant_desk, "_PAGE_CHANGES", 2)
+    monkeypatch.setattr(DaemonClient, "call", counted)
+    ledger.lent_before = tuple(LoanChange(2 * n, loan(n), "idle", NOON) for n in range(5, 0, -1))
+    found = json.loads(said("loans", "bio", "--all", "--json"))
+    assert [one["loan"]["amount_millislices"] for one in found] == [5, 4, 3, 2, 1]
+    assert sizes == [2, 2, 1]
