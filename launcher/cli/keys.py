@@ -108,9 +108,9 @@ def create_key(
     one: the first key asks before it does that.
     """
     named, service = _parts(opens)
+    expires_s = None if expires is None else _expiry_s(expires)
     tenant = own_tenant(named)
     key_id, key = new_key()
-    expires_s = None if expires is None else _expiry_s(expires)
     request = KeyCreateRequest.of(
         tenant=tenant,
         service=service,

@@ -1,6 +1,6 @@
 """``slicewise service init``: writes a service's file from a model repository."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +19,8 @@ from slicewise.launcher.cli.profile_options import P95Ms, TpotMs, TtftMs
 from slicewise.launcher.services.draft import DraftChoice, MeasuredModels, draft
 
 init_app = typer.Typer()
+
+_ANY_TENANT = "tenant"
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,12 @@ def init_service(
     # Slurm's default partition may be one of the site's that gives no GPUs.
     partition = settings.cluster.partitions[0]
     chosen = DraftChoice(
-        own_tenant(tenant or None), model, name, profile, figures, partition, model_file
+        tenant or _ANY_TENANT, model, name, profile, figures, partition, model_file
     )
     drafted = draft(repository, chosen)
+    if not tenant:
+        # The daemon is asked last: what was typed is judged without it.
+        drafted = draft(repository, replace(chosen, tenant=own_tenant(None)))
     file = output or Path(f"{drafted.spec.name}.toml")
     _write(file, drafted.text)
     if as_json:

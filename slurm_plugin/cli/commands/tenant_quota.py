@@ -27,7 +27,7 @@ from slicewise.slurm_plugin.cli.common.options import (
 )
 from slicewise.slurm_plugin.cli.views import tenants as present
 from slicewise.slurm_plugin.common.tenant_requests import QuotaSetRequest, TenantHistoryRequest
-from slicewise.slurm_plugin.rules.quota.amounts import limit_from_text
+from slicewise.slurm_plugin.rules.quota.amounts import limit_from_text, require_readable
 
 tenant_quota_app = typer.Typer(
     help="Who may hold how many slices: quotas, plans, loans, the calendar.",
@@ -104,6 +104,8 @@ def set_quota(
     }
     if set(values.values()) == {None} and not limit and not type_nominal:
         raise typer.BadParameter("Give what to set: --nominal, --limit or another option.")
+    settings = load_settings()
+    require_readable(limit or (), type_nominal or (), settings.costs, settings.gpus)
     request = QuotaSetRequest.of(
         tenant=tenant,
         limits=limit or (),
@@ -112,7 +114,7 @@ def set_quota(
         **authored(reason),
         **values,
     )
-    daemon, began_s = DaemonClient(load_settings().daemon), time.monotonic()
+    daemon, began_s = DaemonClient(settings.daemon), time.monotonic()
     answer = daemon.call(request)
     change_id = answer.change.change_id
     took_s, force = until_in_force(daemon, change_id, began_s, timeout_s)

@@ -186,6 +186,27 @@ def type_nominals_from_texts(
     return nominals
 
 
+def require_readable(
+    limits: Iterable[str],
+    type_nominals: Iterable[str],
+    types: Collection[str],
+    models: Collection[str],
+) -> None:
+    """Raise InvalidInputError (SW-VALUE) for what ``limits_from_texts`` and
+    ``type_nominals_from_texts`` would refuse of any quota.
+
+    A name that is not in slicewise.toml may be that of a limit to be lifted.
+    """
+    known, none = {*types, *models}, Quota(Millislices(0))
+
+    def judged(texts: Iterable[str]) -> list[str]:
+        parts = ((text, *text.partition("=")) for text in texts)
+        return [text for text, name, sign, _ in parts if name in known or not sign]
+
+    limits_from_texts(judged(limits), none, types, models)
+    type_nominals_from_texts(judged(type_nominals), none, types)
+
+
 def _each_once(option: str, texts: Iterable[str]) -> Iterator[str]:
     """Yield the pairs of names and amounts. A name that comes again is refused: which one holds?"""
     seen: dict[str, str] = {}

@@ -10,7 +10,7 @@ from builders.service_views import a_tenant_view
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner
 
-from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from slicewise.cluster.rpc.messages import ViewAnswer, ViewRequest
 from slicewise.launcher.cli.service import service_app
 from slicewise.launcher.services.model_repository import require_runnable
@@ -102,6 +102,21 @@ def test_what_is_there_stays(repository: Path):
     written = tomllib.loads(Path("b.toml").read_text())["service"]
     assert (written["name"], written["tenant"], written["profile"]) == ("chat", "nlp", "1g.10gb")
     assert "need_gib" not in written
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("nowhere",), "SW-USAGE"), (("models", "--name", "A b"), "SW-SERVICE")],
+)
+def test_what_was_typed_is_judged_without_a_daemon(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: str
+):
+    def down(_: ViewRequest) -> ViewAnswer:
+        raise UnreachableError("SW-DAEMON-DOWN", "no")
+
+    put(repository, "bert")
+    answer_in_its_place(monkeypatch, ViewRequest, down)
+    refusal(*words, code=code)
 
 
 def test_sequences_are_kept_together(repository: Path):

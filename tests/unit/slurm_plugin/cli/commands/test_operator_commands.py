@@ -560,6 +560,30 @@ def test_a_deleted_tenant_keeps_its_history(ledger: FakeLedger):
     }
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--limit", "3g.40gb"), "it has no =COUNT"),
+        (("--limit", "1g.10gb=two"), "'two' is not a count"),
+        (("--limit", "A100-80GB=many"), "not a number of slices"),
+        (("--limit", "1g.10gb=1", "--limit", "1g.10gb=2"), "twice"),
+        (("--type-nominal", "3g.40gb=-1"), "'-1' is not a count"),
+    ],
+)
+def test_an_amount_that_can_not_be_read_is_told_without_a_daemon(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch, words: Sequence[str], why: str
+):
+    monkeypatch.setattr(DaemonClient, "_send", None)
+    assert why in str(refused(ledger, "tenant-quota", "set", "bio", *words))
+
+
+def test_a_limit_of_a_type_that_is_gone_is_lifted_by_the_daemon(ledger: FakeLedger):
+    said("tenant", "create", "bio")
+    ledger.change(TenantUpdate("bio", type_limits={"gone": 1}), "op", "")
+    said("tenant-quota", "set", "bio", "--limit", "gone=none")
+    assert ledger.policy()["bio"].quota.type_limits == {}
+
+
 def test_a_tenant_is_deleted_on_confirmation_only(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ):
