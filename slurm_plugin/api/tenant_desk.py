@@ -97,8 +97,7 @@ class TenantDesk(LedgerDesk):
     """Reads and changes of the policy; only root and SlurmUser may ask for them.
 
     A change is in one transaction of the ledger, so it is whole or not at all, and says what it
-    says also when it is asked for again, but that a tenant deleted twice is unknown. The daemon
-    that leads makes it, and a round at once.
+    says also when it is asked for again. The daemon that leads makes it, and a round at once.
     """
 
     def handlers(self) -> ReaderHandlers:
@@ -237,7 +236,11 @@ class TenantDesk(LedgerDesk):
         tenant, state = request.tenant, self._cluster_state
 
         def read() -> int:
-            changed(self._ledger.tenants.policy(), TenantUpdate(tenant, removed=True))
+            policy = self._ledger.tenants.policy()
+            if tenant in policy:
+                changed(policy, TenantUpdate(tenant, removed=True))
+            else:
+                self._deletion(tenant, policy)
             return self._running(tenant)
 
         running = await self._read(principal, read)
@@ -245,6 +248,13 @@ class TenantDesk(LedgerDesk):
         return TenantRemainsAnswer(
             running=running, waiting=waiting if state.view.complete else None
         )
+
+    def _deletion(self, tenant: str, policy: Policy) -> QuotaChange:
+        """How a tenant that is not in the policy was deleted; SW-TENANT-UNKNOWN if it never was."""
+        history = self._ledger.tenants.history(tenant)
+        if not history:
+            require_tenant(policy, tenant)
+        return next(change for change in history if change.update.removed)
 
     def _running(self, tenant: str) -> int:
         return sum(run.tenant == tenant for run in self._ledger.charges.open_reservations())
@@ -345,7 +355,10 @@ class TenantDesk(LedgerDesk):
         def delete() -> TenantDeleteAnswer:
             # Counted first: what fails after the change would say that there was none.
             running = self._running(request.tenant)
-            change = self._ledger.tenants.change(update, author, request.reason)
+            policy, change = self._ledger.tenants.change_by(
+                lambda policy: update if update.tenant in policy else None, author, request.reason
+            )
+            change = change or self._deletion(update.tenant, policy)
             return TenantDeleteAnswer(change=change, running=running)
 
         return await self._change(principal, delete)

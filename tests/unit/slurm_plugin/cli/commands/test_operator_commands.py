@@ -560,6 +560,15 @@ def test_a_deleted_tenant_keeps_its_history(ledger: FakeLedger):
     }
 
 
+def test_a_tenant_that_is_deleted_again_is_told_of_as_the_first_time(ledger: FakeLedger):
+    """The first answer may have been lost."""
+    said("tenant", "create", "bio")
+    first, changes = read("tenant", "delete", "bio", "--yes"), list(ledger.changes)
+    assert read("tenant", "delete", "bio", "--yes") == first
+    assert "bio is no longer a tenant" in said("tenant", "delete", "bio", "--yes")
+    assert ledger.changes == changes
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
