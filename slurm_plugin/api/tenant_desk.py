@@ -379,7 +379,10 @@ class TenantDesk(LedgerDesk):
 
         def decide(policy: Policy) -> TenantUpdate | None:
             update = self._quota_update(request, policy)
-            if tenant not in policy and accounts is not None:
+            if accounts is None:
+                # It was a tenant before the lock.
+                require_tenant(policy, tenant)
+            elif tenant not in policy:
                 update = replace(update, parent=place_in_slurm(policy, tenant, accounts))
             after = changed(policy, update)
             if seen is not None and not request.overcommit:

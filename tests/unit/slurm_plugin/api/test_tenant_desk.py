@@ -1,6 +1,7 @@
 """Tests who may ask about tenants and change them, and when an answer comes."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,11 +24,13 @@ from slicewise.slurm_plugin.common.budget_requests import (
 )
 from slicewise.slurm_plugin.common.tenant_requests import (
     InForceRequest,
+    QuotaSetRequest,
     TenantCreateRequest,
     TenantDeleteRequest,
     TenantImportRequest,
     TenantMoveRequest,
 )
+from slicewise.slurm_plugin.rules.quota.types import Policy
 from slicewise.slurm_plugin.state.controller import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -162,6 +165,23 @@ async def test_a_change_has_a_round_made_at_once_and_an_answer_when_it_is_over(s
     site.cluster_state.note_round()
     done, _ = await asyncio.wait((waiting,), timeout=0.5)
     assert b'"in_force":true' in waiting.result()
+
+
+async def test_a_tenant_that_is_deleted_meanwhile_does_not_come_back_without_slurm(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+):
+    """It would stand at the top, wherever its account is."""
+
+    async def down(*_: object) -> None:
+        raise UnreachableError("SW-SLURM-DOWN", "no")
+
+    def deleted(decide: Callable[[Policy], object], *_: object) -> tuple[Policy, object]:
+        return {}, decide({})
+
+    monkeypatch.setattr(Reads, "accounts", down)
+    monkeypatch.setattr(site.ledger, "change_by", deleted, raising=False)
+    answer = await site.answered(QuotaSetRequest(tenant="vision", weight=2), ROOT)
+    assert b"SW-TENANT-UNKNOWN" in answer
 
 
 async def test_a_dry_import_writes_nothing(site: Site):
