@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from slicewise.cluster.language.codes import Code
@@ -14,9 +14,6 @@ from slicewise.cluster.language.errors import InvalidInputError, OutsideError, S
 from slicewise.cluster.settings.file import OidcSettings
 from slicewise.slurm_plugin.common.log import report_failure
 from slicewise.slurm_plugin.page.proxy import secret_in
-
-if TYPE_CHECKING:
-    from authlib.integrations.httpx_client import AsyncOAuth2Client
 
 CALLBACK = "/login/oidc/callback"
 _LASTS_S = 600.0
@@ -71,21 +68,18 @@ class OidcLogins:
 
         Raises OutsideError (SW-WEB-OIDC) if the provider can't be asked.
         """
-        from authlib.common.security import generate_token  # noqa: PLC0415 -- an extra
-
-        browser, state, nonce = (secrets.token_urlsafe(32) for _ in range(3))
-        verifier: str = generate_token(64)
-        async with self._turn, self._client() as client:
-            known = await self._metadata(client)
-            url, _ = client.create_authorization_url(
-                known["authorization_endpoint"], state=state, nonce=nonce, code_verifier=verifier
+        browser, state, nonce, verifier = (secrets.token_urlsafe(48) for _ in range(4))
+        async with self._turn:
+            provider = await self._asked_provider()
+            made = await provider.create_authorization_url(
+                self._callback, state=state, nonce=nonce, code_verifier=verifier
             )
         now_s = self._clock_s()
         self._begun = {key: one for key, one in self._begun.items() if one.until_s > now_s}
         for key in list(self._begun)[: max(0, len(self._begun) - _MOST + 1)]:
             del self._begun[key]
         self._begun[state] = _Begun(browser, verifier, nonce, now_s + _LASTS_S)
-        return str(url), browser
+        return str(made["url"]), browser
 
     async def end(self, query: Mapping[str, str], browser: str) -> str:
         """The name that the provider says, once for each login that this browser has begun.
@@ -126,78 +120,62 @@ class OidcLogins:
 
     async def _claims(self, code: str, begun: _Begun) -> Mapping[str, Any]:
         """The claims of the id_token for a code; signature, iss, aud, exp and nonce are right."""
-        from authlib.oidc.core import CodeIDToken  # noqa: PLC0415
-        from joserfc import jwt  # noqa: PLC0415
-        from joserfc.jwk import KeySet  # noqa: PLC0415
+        own, provider = self._settings, await self._asked_provider()
+        token = await provider.fetch_access_token(
+            self._callback, code=code, code_verifier=begun.verifier
+        )
+        wanted = {"iss": own.issuer, "aud": own.client_id, "nonce": begun.nonce}
+        options = {name: {"essential": True, "value": one} for name, one in wanted.items()}
+        return dict(await provider.parse_id_token(token, begun.nonce, options, leeway=_LEEWAY_S))
 
+    async def _asked_provider(self) -> Any:
+        """Authlib's client of the provider, which has said where it is asked."""
         own = self._settings
-        async with self._client() as client:
-            known = await self._metadata(client)
-            token = await client.fetch_token(
-                known["token_endpoint"], code=code, code_verifier=begun.verifier
-            )
-            keys = KeySet.import_key_set(await _json(client, known["jwks_uri"]))
-        read = jwt.decode(token["id_token"], keys, algorithms=list(_ALGORITHMS))
-        claims = CodeIDToken(
-            read.claims,
-            read.header,
-            options={
-                "iss": {"essential": True, "value": own.issuer},
-                "aud": {"essential": True, "value": own.client_id},
-                "nonce": {"essential": True, "value": begun.nonce},
-            },
-            params={
-                "nonce": begun.nonce,
-                "client_id": own.client_id,
-                "access_token": token.get("access_token"),
+        client = _client_class()(
+            None,
+            client_id=own.client_id,
+            client_secret=self._secret,
+            server_metadata_url=f"{own.issuer.removesuffix('/')}/.well-known/openid-configuration",
+            client_kwargs={
+                "scope": own.scope,
+                "code_challenge_method": "S256",
+                "timeout": _PATIENCE_S,
+                "follow_redirects": False,
             },
         )
-        claims.validate(leeway=_LEEWAY_S)
-        return dict(claims)
-
-    async def _metadata(self, client: "AsyncOAuth2Client") -> Mapping[str, str]:
-        issuer = self._settings.issuer
         try:
-            known = await _json(
-                client, f"{issuer.removesuffix('/')}/.well-known/openid-configuration"
-            )
+            known = await client.load_server_metadata()
         except Exception as error:  # noqa: BLE001 -- httpx2's, and what is no JSON
             raise _unbelieved(error) from None
-        places = {name: known.get(name) for name in _ENDPOINTS}
-        scheme = urlsplit(issuer).scheme
+        scheme = urlsplit(own.issuer).scheme
         is_safe = all(
-            isinstance(place, str) and urlsplit(place).scheme in {"https", scheme}
-            for place in places.values()
+            isinstance(known.get(name), str) and urlsplit(known[name]).scheme in {"https", scheme}
+            for name in _ENDPOINTS
         )
-        if known.get("issuer") != issuer or not is_safe:
+        if known.get("issuer") != own.issuer or not is_safe:
             raise OutsideError(
                 Code.WEB_OIDC,
-                f"What {issuer} says of itself is of another issuer, or names no https addresses.",
+                f"What {own.issuer} says of itself is of another issuer, or names no https"
+                " addresses.",
                 "Write web.oidc.issuer exactly as the provider's discovery document does.",
             )
-        return places
-
-    def _client(self) -> "AsyncOAuth2Client":
-        from authlib.integrations.httpx_client import AsyncOAuth2Client  # noqa: PLC0415
-
-        return AsyncOAuth2Client(
-            self._settings.client_id,
-            self._secret,
-            scope=self._settings.scope,
-            redirect_uri=self._callback,
-            code_challenge_method="S256",
-            timeout=_PATIENCE_S,
-            follow_redirects=False,
-        )
+        known["id_token_signing_alg_values_supported"] = list(_ALGORITHMS)
+        return client
 
 
 _AGAIN = "Begin again: Log in"
 
 
-async def _json(client: "AsyncOAuth2Client", url: str) -> Any:
-    answer = await client.request("GET", url, withhold_token=True)
-    answer.raise_for_status()
-    return answer.json()
+def _client_class() -> Any:
+    """Authlib's client without a web framework."""
+    from authlib.integrations.base_client.async_app import AsyncOAuth2Mixin  # noqa: PLC0415
+    from authlib.integrations.base_client.async_openid import AsyncOpenIDMixin  # noqa: PLC0415
+    from authlib.integrations.httpx_client import AsyncOAuth2Client  # noqa: PLC0415
+
+    class Client(AsyncOAuth2Mixin, AsyncOpenIDMixin):  # type: ignore[misc]  # Authlib is untyped
+        client_cls = AsyncOAuth2Client
+
+    return Client
 
 
 def _bytes(text: str) -> bytes:
