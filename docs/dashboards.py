@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slicewise.cluster.language.palette import FIGURES
+
 FOLDER = Path(__file__).parents[1] / "etc" / "grafana" / "dashboards"
 
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -60,6 +62,12 @@ _SERVICE = {
     "service": 'slicewise_service_desired_replicas{cluster=~"$cluster",tenant=~"$tenant"}',
 }
 _BY_SERVICE = "{{tenant}}/{{service}}"
+_WORDS = {name: look.word for name, look in FIGURES.items()}
+
+
+def _amounts(*names: str) -> tuple[tuple[str, str], ...]:
+    """A line of a tenant's slices for each of these figures."""
+    return tuple((f"{{{{tenant}}}} {_WORDS[name]}", _held(name)) for name in names)
 
 
 def _held(what: str) -> str:
@@ -127,7 +135,7 @@ CLUSTER = Board(
                 (("{{tenant}}", "tenant:slicewise_late_jobs:max{C}"),),
             ),
             Panel(
-                "Requests that wait for a replica",
+                "Backlog: requests that wait",
                 "none",
                 ((_BY_SERVICE, "slicewise_service_backlog_requests{C}"),),
             ),
@@ -170,22 +178,13 @@ TENANTS = Board(
             Panel(
                 "Slices in use, and the limit",
                 "none",
-                (
-                    ("{{tenant}} in use", _held("in_use")),
-                    ("{{tenant}} limit", _held("limit")),
-                    ("{{tenant}} nominal", _held("nominal")),
-                    ("{{tenant}} highest limit", _held("highest_limit")),
-                ),
+                _amounts("in_use", "limit", "nominal", "highest_limit"),
             ),
-            Panel(
-                "Slices lent and borrowed",
-                "none",
-                (("{{tenant}} lends", _held("lent")), ("{{tenant}} borrows", _held("borrowed"))),
-            ),
+            Panel("Slices lent and borrowed", "none", _amounts("lent", "borrowed")),
         ),
         "Budget": (
             Panel(
-                "Slice-hours left",
+                "Budget left, in slice-hours",
                 "none",
                 (
                     (
@@ -198,7 +197,7 @@ TENANTS = Board(
                 ),
             ),
             Panel(
-                "Left, of what a period gives",
+                "Budget left, of what a period gives",
                 "percentunit",
                 (
                     (
@@ -255,7 +254,10 @@ SERVICES = Board(
                 "s",
                 (
                     (f"{_BY_SERVICE} 50 %", _service("response_p50_seconds")),
-                    (f"{_BY_SERVICE} 95 %", "service:slicewise_response_p95_seconds:max{S}"),
+                    (
+                        f"{_BY_SERVICE} {_WORDS['p95']}",
+                        "service:slicewise_response_p95_seconds:max{S}",
+                    ),
                 ),
             ),
             Panel(
@@ -279,16 +281,16 @@ SERVICES = Board(
                 "Replicas",
                 "none",
                 (
-                    (f"{_BY_SERVICE} wanted", _service("desired_replicas")),
-                    (f"{_BY_SERVICE} ready", _service("ready_replicas")),
+                    (f"{_BY_SERVICE} {_WORDS['desired']}", _service("desired_replicas")),
+                    (f"{_BY_SERVICE} {_WORDS['ready']}", _service("ready_replicas")),
                 ),
             ),
             Panel(
                 "Requests",
                 "none",
                 (
-                    (f"{_BY_SERVICE} wait", _service("backlog_requests")),
-                    (f"{_BY_SERVICE} in replicas", _service("in_flight_requests")),
+                    (f"{_BY_SERVICE} {_WORDS['backlog']}", _service("backlog_requests")),
+                    (f"{_BY_SERVICE} {_WORDS['in_flight']}", _service("in_flight_requests")),
                     (f"{_BY_SERVICE} at once a replica", _service("concurrency_requests")),
                 ),
             ),
@@ -599,9 +601,29 @@ def _panel(panel: Panel, number: int, x: int, y: int) -> Mapping[str, Any]:
         "gridPos": {"x": x, "y": y, "w": panel.width, "h": _HEIGHT},
         "datasource": _SOURCE,
         "targets": list(_targets(panel.queries)),
-        "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},
+        "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": list(_colours(panel))},
         "options": figure if panel.kind == "stat" else graph,
     }
+
+
+def _colours(panel: Panel) -> Iterator[Mapping[str, Any]]:
+    """The palette's colours and dashes of the figures that a panel has lines of.
+
+    Where all lines are of one figure, colours tell tenants apart instead.
+    """
+    legends = [legend for legend, _ in panel.queries]
+    for look in FIGURES.values() if len(legends) > 1 else ():
+        if not any(legend.endswith(f"}} {look.word}") for legend in legends):
+            continue
+        # Of Grafana's two themes dark is the default; these stand out on both.
+        drawn: list[Mapping[str, Any]] = [
+            {"id": "color", "value": {"mode": "fixed", "fixedColor": look.colour.dark}}
+        ]
+        if look.dashes:
+            style = {"fill": "dash", "dash": list(look.dashes)}
+            drawn.append({"id": "custom.lineStyle", "value": style})
+        matcher = {"id": "byRegexp", "options": rf"/^\S+ {look.word}$/"}
+        yield {"matcher": matcher, "properties": drawn}
 
 
 def _targets(queries: Sequence[tuple[str, str]]) -> Iterator[Mapping[str, Any]]:

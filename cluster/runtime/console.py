@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slicewise.cluster.language.errors import Refusal
+from slicewise.cluster.language.palette import style_of
 from slicewise.cluster.language.printable import printable
 
 _PIPE_WIDTH = 10_000
@@ -175,6 +176,11 @@ def column(
 ) -> Column:
     """Build a column of any values; what is not Text is shown as it is, never read as markup."""
     return Column(heading, _texts(cells), _texts(brief), right, folds, rank)
+
+
+def toned(condition: str) -> Text:
+    """A word of the palette's CONDITIONS in its colour."""
+    return Text(condition, style=style_of(condition))
 
 
 def _texts(cells: Iterable[object]) -> tuple[Text, ...]:

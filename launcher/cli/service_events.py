@@ -1,28 +1,17 @@
 """``slicewise service events``: what happened to a service's replicas."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import typer
-from rich.text import Text
 
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.read_messages import ServiceEvent, ServiceEventsRequest
-from slicewise.cluster.runtime.console import FittingTable, column, console, print_json
+from slicewise.cluster.runtime.console import FittingTable, column, console, print_json, toned
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.read import load_settings
 from slicewise.launcher.cli.service_history import HistoryName
 from slicewise.launcher.services.lookup import choose
-
-_STYLES: Mapping[str, str] = {
-    "started": "yellow",
-    "ready": "green",
-    "told to end": "magenta",
-    "drains": "magenta",
-    "ended": "dim",
-    "failed": "red",
-    "lost": "red",
-}
 
 events_app = typer.Typer()
 
@@ -52,7 +41,7 @@ def _table(events: Sequence[ServiceEvent]) -> FittingTable:
             column("time", (_when(event.at_s) for event in events)),
             column("replica", (f"{event.array_job_id}_{event.slot}" for event in events)),
             column("node", (event.node or "" for event in events), rank=1),
-            column("what", (Text(event.what, style=_STYLES[event.what]) for event in events)),
+            column("what", (toned(event.what) for event in events)),
             column("why", (event.why or "" for event in events), folds=True),
         )
     )

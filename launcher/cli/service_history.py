@@ -2,24 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.messages import ViewRequest
 from slicewise.cluster.rpc.read_messages import GenerationsRequest
-from slicewise.cluster.runtime.console import FittingTable, column, console, print_json
+from slicewise.cluster.runtime.console import FittingTable, column, console, print_json, toned
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.launcher.rules.services.apply_plan import KeyChange, generations_of
-from slicewise.launcher.rules.services.history import PastGeneration, Stands, history, to_go_back_to
+from slicewise.launcher.rules.services.history import PastGeneration, history, to_go_back_to
 from slicewise.launcher.services.lookup import choose, complete_service
-
-_STYLES: Mapping[Stands, str] = {"newest": "green", "being replaced": "yellow", "ended": "dim"}
 
 history_app = typer.Typer()
 
@@ -77,7 +74,7 @@ def _table(past: Sequence[PastGeneration]) -> FittingTable:
             column("by", (generation.user for generation in past), rank=1),
             column(
                 "state",
-                (Text(generation.state, style=_STYLES[generation.state]) for generation in past),
+                (toned(generation.state) for generation in past),
             ),
             column("changes", (_changes(generation.changes) for generation in past), folds=True),
         )

@@ -1,6 +1,6 @@
 """Shows what the doctor found, and the lines and commands that mend it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.padding import Padding
 from rich.text import Text
@@ -13,14 +13,10 @@ from slicewise.cluster.language.findings import (
     Severity,
     key_of,
 )
+from slicewise.cluster.language.palette import style_of
 from slicewise.cluster.language.printable import printable
 from slicewise.cluster.runtime.console import console
 
-_STYLES: Mapping[Severity, str] = {
-    Severity.ERROR: "bold red",
-    Severity.WARNING: "yellow",
-    Severity.HINT: "cyan",
-}
 _RESTARTS = (
     *("TaskPlugin", "ProctrackType", "SelectType", "GresTypes", "JobSubmitPlugins", "MpiParams"),
     *("AuthInfo", "PriorityType", "AccountingStorageType", "PreemptType", "MaxJobCount"),
@@ -62,7 +58,7 @@ def print_reports(reports: Sequence[SectionReport], accepted: Sequence[str]) -> 
 
 
 def _head(finding: Finding) -> Text:
-    text = Text(f"{_INDENT}{finding.severity.value:8}", style=_STYLES[finding.severity])
+    text = Text(f"{_INDENT}{finding.severity.value:8}", style=style_of(finding.severity.value))
     text.append(finding.code, style="default")
     return text
 

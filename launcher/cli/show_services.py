@@ -1,11 +1,12 @@
 """Shows services to users."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from slicewise.cluster.language.palette import style_of
 from slicewise.cluster.language.units import slices_text, slices_words
 from slicewise.cluster.rpc.messages import AdapterReport, ReplicaLoad, ServiceQuality, ServiceReport
 from slicewise.cluster.runtime.console import (
@@ -15,27 +16,11 @@ from slicewise.cluster.runtime.console import (
     PipeConsole,
     column,
     fitted,
+    toned,
 )
 from slicewise.launcher.rules.engines.least_versions import upgrade
-from slicewise.launcher.services.overview import Condition, ReplicaView, ServiceObservation, State
+from slicewise.launcher.services.overview import ReplicaView, ServiceObservation, State
 
-_STYLES: Mapping[State, str] = {
-    "ready": "green",
-    "starting": "yellow",
-    "draining": "magenta",
-    "held": "dim",
-    "gone": "red",
-}
-_CONDITION_STYLES: Mapping[Condition, str] = {
-    "asleep": "dim",
-    "waking": "yellow",
-    "ready": "green",
-    "failing": "red",
-    "unpaid": "red",
-    "rolling": "yellow",
-    "ending": "magenta",
-    "no address": "red",
-}
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
@@ -83,12 +68,12 @@ def _columns(services: Sequence[ServiceObservation]) -> tuple[Column, ...]:
 
 def condition(service: ServiceObservation) -> Text:
     """Return the service's state in its colour."""
-    return Text(service.state, style=_CONDITION_STYLES[service.state])
+    return toned(service.state)
 
 
 def _counts(services: Iterable[ServiceObservation], state: State) -> Iterable[Text]:
     counts = (len(service.in_state(state)) for service in services)
-    return (Text(str(count), style=_STYLES[state] if count else "dim") for count in counts)
+    return (Text(str(count), style=style_of(state) if count else "dim") for count in counts)
 
 
 def _desired(service: ServiceObservation) -> str:
@@ -240,7 +225,7 @@ def _remarks(service: ServiceObservation) -> Iterable[tuple[str, str, str]]:
 
 def _replicas(service: ServiceObservation) -> Text:
     parts = (
-        Text(f"{len(slots)} {state} ({_ranges(slots)})", style=_STYLES[state])
+        Text(f"{len(slots)} {state} ({_ranges(slots)})", style=style_of(state))
         for state, slots in service.slots.items()
         if slots
     )
@@ -262,9 +247,7 @@ def _replicas_table(replicas: Sequence[ReplicaView]) -> FittingTable:
     return FittingTable(
         (
             column("replica", (f"{replica.array_job_id}_{replica.slot}" for replica in replicas)),
-            column(
-                "state", (Text(replica.state, style=_STYLES[replica.state]) for replica in replicas)
-            ),
+            column("state", (toned(replica.state) for replica in replicas)),
             column("node", (replica.node for replica in replicas), rank=2),
             column("age", (_span(replica.age_s) for replica in replicas), right=True, rank=1),
             column(

@@ -4,17 +4,19 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
+from slicewise.cluster.language.palette import STATES
 from slicewise.cluster.language.periods import clock_text
 from slicewise.cluster.rpc.history_messages import HistoryAnswer
 from slicewise.slurm_plugin.page.kept_page import kept_page
 from slicewise.slurm_plugin.rules.pages import month
 from slicewise.slurm_plugin.rules.pages.charts import (
-    ChartSeries,
     TimeChart,
     chart_markup,
+    figure_series,
+    state_series,
     value_text,
 )
-from slicewise.slurm_plugin.rules.pages.month import STATES, MonthFacts, ServiceMonth, TenantMonth
+from slicewise.slurm_plugin.rules.pages.month import MonthFacts, ServiceMonth, TenantMonth
 
 CHARTED = 40
 """Tenants with drawings at most, those that were charged most: a page of a thousand is no page."""
@@ -27,13 +29,6 @@ _POINTS = 190
 _SLICE, _SLICE_HOUR = 1000, 3_600_000
 _DIVISORS = {"slices": _SLICE, "slice-hours": _SLICE_HOUR}
 """What history's amounts are divided by for a drawing in that unit."""
-_WORDS = {
-    "used": "used within guaranteed quota",
-    "lent": "used on borrowed quota",
-    "idle": "idle",
-    "draining": "drained",
-    "down": "down",
-}
 
 
 def report_html(facts: MonthFacts, made_s: int) -> str:
@@ -92,7 +87,7 @@ def _of_states(facts: MonthFacts) -> TimeChart:
         step_s=facts.slices.step_s,
         zone=facts.zone,
         series=tuple(
-            ChartSeries(_WORDS[name], _divided(month.values_of(facts.slices, name), _SLICE))
+            state_series(name, _divided(month.values_of(facts.slices, name), _SLICE))
             for name in STATES
         ),
         kind="stacked",
@@ -103,7 +98,7 @@ def _state_rows(facts: MonthFacts) -> Sequence[tuple[str, str, str]]:
     amounts = {name: month.sum_millislice_s(facts.slices, name) for name in STATES}
     whole = sum(amounts.values())
     return [
-        (_WORDS[name], hours(one), percent(month.ratio(one, whole)))
+        (STATES[name].word, hours(one), percent(month.ratio(one, whole)))
         for name, one in amounts.items()
     ]
 
@@ -187,10 +182,7 @@ def _lines(
         step_s=history.step_s * each,
         zone=history.zone,
         series=tuple(
-            ChartSeries(
-                name.replace("_", " "),
-                _thinned(_divided(month.values_of(history, name), divisor), each),
-            )
+            figure_series(name, _thinned(_divided(month.values_of(history, name), divisor), each))
             for name in names
         ),
     )

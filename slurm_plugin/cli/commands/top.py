@@ -46,9 +46,9 @@ def top(
         float, typer.Option("--interval", min=1, max=3600, help="Seconds between two looks.")
     ] = 2.0,
 ) -> None:
-    """Show the cluster live on the whole terminal: tenants, services, GPUs, waiting jobs.
+    """Show the cluster live on the whole terminal: what needs attention, tenants, services, GPUs.
 
-    1 to 5 or Tab change the view, arrows select, Enter says why a job waits or how a service or a
+    1 to 6 or Tab change the view, arrows select, Enter says why a job waits or how a service or a
     tenant stands, s sorts by the next column, r turns the order round, / shows only rows with a
     text, Esc shows all again, q ends it. Users see what slicewise overview shows them. Each look is
     one question to the daemon, which answers from memory.
@@ -106,7 +106,8 @@ class _Top:
         self._look, self._why = _Question(client, wake), _Question(client, wake)
         self._answer = first
         self._failure: Refusal | None = None
-        self._state = TopState()
+        # What needs attention comes first, if anything does.
+        self._state = TopState("attention") if first.attention else TopState()
         self._keyboard = Keyboard()
 
     def run(self) -> None:

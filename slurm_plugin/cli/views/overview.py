@@ -4,15 +4,16 @@ Names come from users and from Slurm: whatever they hold is shown as text, never
 terminal and never read as markup.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from slicewise.cluster.language.findings import Severity
 from slicewise.cluster.language.gpus.mig_names import short_name
+from slicewise.cluster.language.palette import FIGURES, STATES, style_of
 from slicewise.cluster.language.periods import age_text
 from slicewise.cluster.language.printable import printable
 from slicewise.cluster.language.units import slices_text, slices_words
@@ -30,40 +31,21 @@ from slicewise.cluster.rpc.overview_messages import (
     TenantNow,
     WaitingNow,
 )
-from slicewise.cluster.runtime.console import Column, FittingTable, PipeConsole, column, fitted
+from slicewise.cluster.runtime.console import (
+    Column,
+    FittingTable,
+    PipeConsole,
+    column,
+    fitted,
+    toned,
+)
 
 Row = TypeVar("Row")
 
 NOTHING = Text("–", style="dim")
-SEVERITY_STYLES: Mapping[Severity, str] = {
-    Severity.ERROR: "bold red",
-    Severity.WARNING: "yellow",
-    Severity.HINT: "cyan",
-}
-_CONDITIONS: Mapping[ServiceCondition, str] = {
-    "asleep": "dim",
-    "waking": "yellow",
-    "ready": "green",
-    "failing": "red",
-    "unpaid": "red",
-    "rolling": "yellow",
-    "ending": "magenta",
-}
-_NODES: Mapping[NodeCondition, str] = {
-    "up": "green",
-    "reserved": "cyan",
-    "draining": "yellow",
-    "down": "red",
-}
-_USED, _LENT, _FREE = "bold yellow", "bold magenta", "green"
-_STATES = (
-    ("used", "█", "#", "yellow"),
-    ("lent", "▓", "%", "magenta"),
-    ("idle", "░", ".", "green"),
-    ("draining", "▒", "~", "cyan"),
-    ("down", "×", "x", "red"),
-)
-"""States of slices: the word, how it is drawn, also where there is only ASCII, and its style."""
+_MARKS = {"used": "█#", "lent": "▓%", "idle": "░.", "draining": "▒~", "down": "×x"}
+"""How the states of slices are drawn, and where there is only ASCII."""
+_FREE = STATES["idle"].style
 _SLICES_A_LINE = 8
 """Memory slices that are drawn on a line where it is not known how they lie on GPUs."""
 _LEAST_SLICE, _MOST_SLICE = 3, 12
@@ -160,36 +142,45 @@ TENANT_FIELDS: tuple[Field[TenantNow], ...] = (
         lambda tenant_now: tenant_now.name,
     ),
     Field(
-        "nominal",
+        FIGURES["nominal"].word,
         lambda tenant_now: slices_text(tenant_now.nominal_millislices),
         lambda tenant_now: -tenant_now.nominal_millislices,
         right=True,
     ),
     Field(
-        "borrowed",
+        FIGURES["borrowed"].word,
         lambda tenant_now: _some(tenant_now.borrowed_millislices),
         lambda tenant_now: -tenant_now.borrowed_millislices,
         right=True,
     ),
     Field(
-        "lent",
+        FIGURES["lent"].word,
         lambda tenant_now: _some(tenant_now.lent_millislices),
         lambda tenant_now: -tenant_now.lent_millislices,
         right=True,
     ),
     Field(
-        "limit", _limit, lambda tenant_now: -(tenant_now.limit_millislices or 0), right=True, rank=2
+        FIGURES["limit"].word,
+        _limit,
+        lambda tenant_now: -(tenant_now.limit_millislices or 0),
+        right=True,
+        rank=2,
     ),
-    Field("in use", _in_use, lambda tenant_now: -tenant_now.in_use_millislices, right=True),
-    Field("jobs wait", _waiting, lambda tenant_now: -tenant_now.waiting_jobs, right=True),
     Field(
-        "for slices",
+        FIGURES["in_use"].word,
+        _in_use,
+        lambda tenant_now: -tenant_now.in_use_millislices,
+        right=True,
+    ),
+    Field("jobs waiting", _waiting, lambda tenant_now: -tenant_now.waiting_jobs, right=True),
+    Field(
+        "slices waiting",
         lambda tenant_now: _some(tenant_now.waiting_millislices),
         lambda tenant_now: -tenant_now.waiting_millislices,
         right=True,
         rank=1,
     ),
-    Field("hours left", _left, _left_order, right=True),
+    Field(FIGURES["budget_left"].word, _left, _left_order, right=True),
 )
 
 
@@ -233,12 +224,17 @@ SERVICE_FIELDS: tuple[Field[ServiceNow], ...] = (
     ),
     Field(
         "state",
-        lambda service: Text(service.condition, style=_CONDITIONS[service.condition]),
-        lambda service: list(_CONDITIONS).index(service.condition),
+        lambda service: toned(service.condition),
+        lambda service: get_args(ServiceCondition).index(service.condition),
     ),
     Field("replicas", _replicas, lambda service: -service.ready, right=True),
-    Field("desired", _desired, lambda service: -(service.desired_replicas or 0), right=True),
-    Field("backlog", _backlog, lambda service: -(service.backlog or 0), right=True),
+    Field(
+        FIGURES["desired"].word,
+        _desired,
+        lambda service: -(service.desired_replicas or 0),
+        right=True,
+    ),
+    Field(FIGURES["backlog"].word, _backlog, lambda service: -(service.backlog or 0), right=True),
     Field(
         "p95 ms",
         lambda one: _or_nothing(None if one.p95_ms is None else f"{one.p95_ms:,.0f}"),
@@ -246,7 +242,7 @@ SERVICE_FIELDS: tuple[Field[ServiceNow], ...] = (
         right=True,
     ),
     Field(
-        "in flight",
+        FIGURES["in_flight"].word,
         lambda service: _or_nothing(service.in_flight),
         lambda service: -(service.in_flight or 0),
         right=True,
@@ -309,8 +305,9 @@ def loan_fields(now_s: float) -> tuple[Field[LoanNow], ...]:
 
     def state(one: LoanNow) -> Text:
         if one.back_s is None:
-            return Text("lent", style=_LENT)
-        return Text(f"comes back, within {age_text(one.back_s - now_s)}", style="yellow")
+            return Text(FIGURES["lent"].word, style=STATES["lent"].style)
+        within = age_text(one.back_s - now_s)
+        return Text(f"recalled, back within {within}", style=style_of("recalled"))
 
     def waits(one: LoanNow) -> object:
         return _some(one.lender_waits_millislices)
@@ -368,7 +365,7 @@ def loan_fields(now_s: float) -> tuple[Field[LoanNow], ...]:
 ATTENTION_FIELDS: tuple[Field[AttentionItem], ...] = (
     Field(
         "severity",
-        lambda item: Text(item.severity.value, style=SEVERITY_STYLES[item.severity]),
+        lambda item: toned(item.severity.value),
         lambda item: list(Severity).index(item.severity),
     ),
     Field("about", lambda item: words(item.about), lambda item: item.about, rank=1),
@@ -381,7 +378,7 @@ def attention_lines(items: Iterable[AttentionItem], width: int) -> Iterator[Text
     """Yield two lines for each: what is wrong, and the command that mends it."""
     for one in items:
         head = Text.assemble(
-            (f" {one.severity.value:8}", SEVERITY_STYLES[one.severity]), words(one.what)
+            (f" {one.severity.value:8}", style_of(one.severity.value)), words(one.what)
         )
         code = Text(f"  {one.code}", style="dim")
         if head.cell_len + code.cell_len <= width:
@@ -467,7 +464,8 @@ def _block(one: InstanceNow, width: int, *, is_up: bool) -> Text:
         label = label if len(label) <= room else label.partition(".")[0]
     else:
         label = one.service.partition("/")[2] or one.job or "held"
-        (left, right), style = ("<>", _LENT) if one.is_borrowed else ("[]", _USED)
+        state, (left, right) = ("lent", "<>") if one.is_borrowed else ("used", "[]")
+        style = f"bold {STATES[state].style}"
     text = Text(words(label))
     text.truncate(room, pad=True)
     return Text.assemble((left, style), (text.plain, style), (right, style))
@@ -495,18 +493,19 @@ class ClusterBar:
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
         """Render for rich; without a terminal only the legend."""
         whole = self.slices.capacity_millislices
-        amounts = [getattr(self.slices, f"{name}_millislices") for name, *_ in _STATES]
-        marks = [plain if options.ascii_only else mark for _, mark, plain, _ in _STATES]
+        amounts = [getattr(self.slices, f"{name}_millislices") for name in STATES]
+        marks = [_MARKS[name][options.ascii_only] for name in STATES]
+        looks = tuple(STATES.values())
         if not isinstance(out, PipeConsole):
             bar = Text(no_wrap=True)
             widths = shares(amounts, options.max_width)
-            for (_, _, _, style), mark, width in zip(_STATES, marks, widths, strict=True):
-                bar.append(mark * width, style=style)
+            for look, mark, width in zip(looks, marks, widths, strict=True):
+                bar.append(mark * width, style=look.style)
             yield bar
         legend = Text(f"{slices_words(whole)}:")
-        for (name, _, _, style), mark, amount in zip(_STATES, marks, amounts, strict=True):
-            legend.append(f"  {mark} ", style=style)
-            legend.append(f"{slices_text(amount)} {name}")
+        for look, mark, amount in zip(looks, marks, amounts, strict=True):
+            legend.append(f"  {mark} ", style=look.style)
+            legend.append(f"{slices_text(amount)} {look.word}")
         yield legend
 
 
@@ -683,4 +682,4 @@ def _more(count: int) -> Iterator[Text]:
 
 
 def _node_condition(row: GpuRow) -> Text:
-    return Text(row.condition, style=_NODES[row.condition])
+    return toned(row.condition)

@@ -11,24 +11,11 @@ from slicewise.cluster.language.rebalances import (
     StepOutcome,
     StepRecord,
 )
-from slicewise.cluster.runtime.console import Facts, FittingTable, column
+from slicewise.cluster.runtime.console import Facts, FittingTable, column, toned
 from slicewise.slurm_plugin.cli.views.texts import NOTHING, time_text, times_column
 
-_RUN_STYLES = {
-    RunOutcome.RUNNING: "yellow",
-    RunOutcome.DONE: "green",
-    RunOutcome.FAILED: "red",
-    RunOutcome.ABANDONED: "yellow",
-}
 _LONGEST_WHY = 80
 """Most characters of a reason in a column: longer ones filled screens, a word on each line."""
-
-_STEP_STYLES = {
-    StepOutcome.RUNNING: "yellow",
-    StepOutcome.DONE: "green",
-    StepOutcome.SKIPPED: "dim",
-    StepOutcome.FAILED: "red",
-}
 
 
 def steps_table(records: Sequence[StepRecord], did: str = "did", most: int | None = 3) -> Any:
@@ -75,7 +62,7 @@ def step_notes(records: Sequence[StepRecord]) -> Iterator[str]:
 
 
 def _outcome_cell(record: StepRecord) -> Text:
-    return Text(record.outcome, style=_STEP_STYLES[record.outcome])
+    return toned(record.outcome)
 
 
 def _saw(saw: Mapping[str, object]) -> object:
@@ -101,7 +88,7 @@ def history_table(runs: Sequence[RebalanceRun]) -> FittingTable:
             column("id", (run.run_id for run in runs), right=True),
             times_column("started", (int(run.started_s) for run in runs)),
             column("by", (f"{one.author} on {one.host}" for one in runs), rank=2),
-            column("outcome", (Text(run.outcome, style=_RUN_STYLES[run.outcome]) for run in runs)),
+            column("outcome", (toned(run.outcome) for run in runs)),
             column("s", (_run_seconds(run) for run in runs), right=True, rank=1),
             column("did", (_done(run) for run in runs), folds=True),
             column("not done", (_not_done(run) for run in runs), folds=True),
@@ -130,7 +117,7 @@ def run_facts(run: RebalanceRun) -> Facts:
     """One run; its steps are in ``steps_table``."""
     rows = {
         "started": Text(f"{time_text(int(run.started_s))} by {run.author} on {run.host}"),
-        "outcome": Text(run.outcome, style=_RUN_STYLES[run.outcome]),
+        "outcome": toned(run.outcome),
         "took": NOTHING if run.took_s is None else Text(f"{run.took_s:.1f} s"),
     }
     return Facts(tuple(rows.items()))

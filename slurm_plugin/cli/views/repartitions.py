@@ -10,12 +10,11 @@ from slicewise.cluster.language.gpus.repartitions import (
     Direction,
     PlannedRepartition,
     Repartition,
-    RepartitionState,
     RepartitionStep,
     RepartitionStepOutcome,
     RepartitionStepRecord,
 )
-from slicewise.cluster.runtime.console import Facts, FittingTable, column
+from slicewise.cluster.runtime.console import Facts, FittingTable, column, toned
 from slicewise.slurm_plugin.cli.views.texts import (
     NOTHING,
     slice_seconds_text,
@@ -25,13 +24,6 @@ from slicewise.slurm_plugin.cli.views.texts import (
 from slicewise.slurm_plugin.rules.mig.checks import change_text
 from slicewise.slurm_plugin.rules.mig.problem import PlanInput
 
-_STYLES = {
-    RepartitionState.RUNNING: "yellow",
-    RepartitionState.STUCK: "bold red",
-    RepartitionState.DONE: "green",
-    RepartitionState.ROLLED_BACK: "red",
-    RepartitionState.CLOSED: "dim",
-}
 _FREE = "free slices"
 
 
@@ -128,10 +120,7 @@ def history_table(repartitions: Sequence[Repartition]) -> FittingTable:
             column("change", (change_text(r.before, r.after) for r in repartitions), folds=True),
             column(
                 "state",
-                (
-                    Text(repartition.state, style=_STYLES[repartition.state])
-                    for repartition in repartitions
-                ),
+                (toned(repartition.state) for repartition in repartitions),
             ),
             column("s", map(_seconds, repartitions), right=True),
             column(
@@ -161,7 +150,7 @@ def repartition_facts(repartition: Repartition) -> Facts:
         "gain": Text(f"{slice_seconds_text(repartition.gain_millislice_s)} slice-seconds"),
         "drained": Text(f"{slice_seconds_text(repartition.drained_millislice_s)} slice-seconds"),
         "started": Text(f"{time_text(int(repartition.started_s))} by {repartition.author}"),
-        "state": Text(repartition.state, style=_STYLES[repartition.state]),
+        "state": toned(repartition.state),
         "error": Text(repartition.error or "none"),
     }
     return Facts(tuple(rows.items()))

@@ -10,6 +10,7 @@ from rich.text import Text
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import Refusal
 from slicewise.cluster.language.findings import Severity
+from slicewise.cluster.language.palette import style_of
 from slicewise.cluster.rpc.overview_messages import (
     AttentionItem,
     LoanNow,
@@ -24,7 +25,6 @@ from slicewise.slurm_plugin.cli.views import why as present_why
 from slicewise.slurm_plugin.cli.views.overview import (
     ATTENTION_FIELDS,
     SERVICE_FIELDS,
-    SEVERITY_STYLES,
     TENANT_FIELDS,
     ClusterBar,
     Field,
@@ -172,12 +172,12 @@ class Frame:
     def _views(self) -> Text:
         answer, line = self.answer, Text(" ")
         rows: dict[View, Sequence[object]] = {
+            "attention": answer.attention,
             "tenants": answer.tenants,
             "services": answer.services,
             "GPUs": gpu_rows(answer.gpus),
             "waiting": answer.waiting,
             "loans": answer.loans,
-            "attention": answer.attention,
         }
         worst = min(
             (item.severity for item in answer.attention), key=list(Severity).index, default=None
@@ -185,7 +185,7 @@ class Frame:
         for nth, view in enumerate(VIEWS, start=1):
             style = "reverse" if view == self.state.view else ""
             if view == "attention" and worst is not None:
-                style = f"{style} {SEVERITY_STYLES[worst]}"
+                style = f"{style} {style_of(worst.value)}"
             line.append(f" {nth} {view} {len(rows[view]):,} ", style=style.strip()).append(" ")
         return line
 

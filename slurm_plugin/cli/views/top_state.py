@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-View = Literal["tenants", "services", "GPUs", "waiting", "loans", "attention"]
+View = Literal["attention", "tenants", "services", "GPUs", "waiting", "loans"]
 VIEWS: tuple[View, ...] = get_args(View)
 
 MOST_TYPED = 64

@@ -4,10 +4,10 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 
 from slicewise.slurm_plugin.rules.pages.charts import (
-    COLOURS,
     ChartSeries,
     add_legend,
     add_text,
+    class_of,
     markup_of,
     value_marks,
     value_text,
@@ -49,7 +49,7 @@ def bars_markup(chart: BarChart) -> str:
         add_text(figure, "p", "There is nothing to draw.")
         return markup_of(figure)
     _draw(figure, chart)
-    add_legend(figure, (series.name for series in chart.series), areas=True)
+    add_legend(figure, chart.series, areas=True)
     _table(figure, chart)
     return markup_of(figure)
 
@@ -91,7 +91,7 @@ def _bar(
         return
     length = _length(value, most)
     size = {"x": str(_NAMES), "y": _number(top), "width": _number(length), "height": str(_BAR - 1)}
-    bar = ET.SubElement(svg, "rect", {"class": f"area c{number % COLOURS}", **size})
+    bar = ET.SubElement(svg, "rect", {"class": f"area {class_of(series, number)}", **size})
     add_text(bar, "title", series.name)
     end = {"x": _number(_NAMES + length + 5), "y": _number(top + _BAR - 2)}
     ET.SubElement(svg, "text", end).text = value_text(value)

@@ -12,6 +12,7 @@ from itertools import pairwise
 from math import ceil, floor, log10
 from typing import Literal
 
+from slicewise.cluster.language.palette import FIGURES, SERIES, STATES
 from slicewise.cluster.language.periods import (
     Period,
     clock_text,
@@ -19,11 +20,12 @@ from slicewise.cluster.language.periods import (
     next_start_s,
     period_start_s,
 )
+from slicewise.slurm_plugin.rules.pages.style import palette_css
 
-COLOURS = 8
-"""Series that are told apart; more begin again with the first colour."""
+COLOURS = len(SERIES)
+"""Series without a look of their own that are told apart; more begin again with the first."""
 
-CHART_CSS = """\
+_CSS = """\
 .chart { margin: 1.5rem 0; color: inherit; break-inside: avoid; container-type: inline-size; }
 .chart figcaption { font-weight: 600; margin-bottom: .5rem; }
 .chart svg.plot { display: block; width: 100%; height: auto; max-width: 60rem; overflow: visible; }
@@ -33,7 +35,8 @@ CHART_CSS = """\
 @container (max-width: 500px) { .chart text { font-size: 19px; } }
 @container (max-width: 400px) { .chart text { font-size: 24px; }
 .chart .between { display: none; } .chart .unit { transform: translateY(-14px); }
-.chart svg.plot { margin-top: 1rem; } .chart .line { stroke-width: 3; } }
+.chart .mark { transform: translateY(8px); } .chart .line { stroke-width: 3; }
+.chart svg.plot { margin: 1rem 0; } }
 .chart .grid { stroke: currentColor; stroke-opacity: .15; }
 .chart .axis { stroke: currentColor; stroke-opacity: .6; }
 .chart .line { fill: none; stroke-width: 1.75; stroke-linejoin: round; stroke-linecap: round; }
@@ -46,23 +49,10 @@ CHART_CSS = """\
 .chart th, .chart td { padding: .1rem .6rem; text-align: right; }
 .chart th, .chart td { border-bottom: 1px solid rgb(128 128 128 / .3); }
 .chart th:first-child { text-align: left; }
-.line.c0 { stroke: #0072b2; } .area.c0 { fill: #0072b2; }
-.line.c1 { stroke: #d55e00; stroke-dasharray: 7 3; } .area.c1 { fill: #e69f00; }
-.line.c2 { stroke: #009e73; stroke-dasharray: 2 3; } .area.c2 { fill: #9aa0a6; }
-.line.c3 { stroke: #cc79a7; stroke-dasharray: 9 3 2 3; } .area.c3 { fill: #cc79a7; }
-.line.c4 { stroke: #8a6d00; stroke-dasharray: 4 4; } .area.c4 { fill: #b3261e; }
-.line.c5 { stroke: #b3261e; } .area.c5 { fill: #009e73; }
-.line.c6 { stroke: #5b5fc7; stroke-dasharray: 1 4; } .area.c6 { fill: #56b4e9; }
-.line.c7 { stroke: #6b7075; stroke-dasharray: 12 4; } .area.c7 { fill: #5b5fc7; }
-@media (prefers-color-scheme: dark) {
-.line.c0 { stroke: #56b4e9; } .area.c0 { fill: #3d9bd1; }
-.line.c1 { stroke: #ffa94d; } .line.c2 { stroke: #4cd6ac; } .line.c3 { stroke: #f0a6cc; }
-.line.c4 { stroke: #f0e442; } .line.c5 { stroke: #ff8a80; } .line.c6 { stroke: #a9acff; }
-.line.c7 { stroke: #b9bec4; } .area.c4 { fill: #e5736b; }
-}
 @media print { .chart details:not([open]) { display: none; } }
 """
-"""What a page's style sheet has for charts: colours for the colour-blind, too, and dashes."""
+CHART_CSS = f"{palette_css()}{_CSS}"
+"""What the style sheet of a page or a report has for charts, with the table of colours."""
 
 _WIDTH, _HEIGHT = 760, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 22, 30
@@ -86,10 +76,15 @@ _CENTRAL, _HANGING = {"dominant-baseline": "central"}, {"dominant-baseline": "ha
 
 @dataclass(frozen=True)
 class ChartSeries:
-    """A figure over time, a value for each time of its chart; None is a gap."""
+    """A figure over time, a value for each time of its chart; None is a gap.
+
+    Attributes:
+        look: its key in the palette's STATES or FIGURES; "" has the colour of its number.
+    """
 
     name: str
     values: tuple[float | None, ...]
+    look: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,6 +110,16 @@ class TimeChart:
     kind: Literal["lines", "stacked"] = "lines"
 
 
+def state_series(state: str, values: tuple[float | None, ...]) -> ChartSeries:
+    """What slices of a state of the palette's STATES are drawn as."""
+    return ChartSeries(STATES[state].word, values, state)
+
+
+def figure_series(figure: str, values: tuple[float | None, ...]) -> ChartSeries:
+    """What an amount of the palette's FIGURES is drawn as."""
+    return ChartSeries(FIGURES[figure].word, values, figure)
+
+
 def chart_markup(chart: TimeChart) -> str:
     """Return the chart as HTML; one that has no value says so."""
     figure = ET.Element("figure", {"class": "chart"})
@@ -123,7 +128,7 @@ def chart_markup(chart: TimeChart) -> str:
         add_text(figure, "p", "Nothing was recorded in this time.")
         return markup_of(figure)
     _Drawing(chart).draw(figure)
-    add_legend(figure, (series.name for series in chart.series), areas=chart.kind == "stacked")
+    add_legend(figure, chart.series, areas=chart.kind == "stacked")
     _table(figure, chart)
     return markup_of(figure)
 
@@ -170,7 +175,7 @@ class _Drawing:
         add_text(svg, "desc", chart.summary)
         self._axes(svg)
         for number, series in enumerate(chart.series):
-            colour = f"c{number % COLOURS}"
+            colour = class_of(series, number)
             if self._bands is not None:
                 path, name = self._area(self._bands[number]), f"area {colour}"
             else:
@@ -336,17 +341,22 @@ def _mark(at_s: int, day_s: int, zone: str) -> str:
     return text[5:10] if at_s == day_s else text[11:]
 
 
-def add_legend(figure: ET.Element, names: Iterable[str], *, areas: bool) -> None:
+def class_of(series: ChartSeries, number: int) -> str:
+    """The class that colours a series, the one with this number in its chart."""
+    return series.look or f"c{number % COLOURS}"
+
+
+def add_legend(figure: ET.Element, series: Iterable[ChartSeries], *, areas: bool) -> None:
     """Add what each series is drawn as, a line or an area, with its name."""
     rows = ET.SubElement(figure, "ul", {"class": "legend"})
-    for number, name in enumerate(names):
-        row, colour = ET.SubElement(rows, "li"), f"c{number % COLOURS}"
+    for number, one in enumerate(series):
+        row, colour = ET.SubElement(rows, "li"), class_of(one, number)
         key = ET.SubElement(row, "svg", {"viewBox": "0 0 24 12", "aria-hidden": "true"})
         if areas:
             ET.SubElement(key, "path", {"class": f"area {colour}", "d": "M0 0H24V12H0Z"})
         else:
             ET.SubElement(key, "path", {"class": f"line {colour}", "d": "M1 6H23"})
-        add_text(row, "span", name)
+        add_text(row, "span", one.name)
 
 
 def _table(figure: ET.Element, chart: TimeChart) -> None:

@@ -5,16 +5,18 @@ A chart is drawn once for all who look at the same figures in the same zone.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal
 
 from markupsafe import Markup
 
+from slicewise.cluster.language.palette import STATES
 from slicewise.cluster.rpc.history_messages import HistoryAnswer
 from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus
 from slicewise.slurm_plugin.rules.pages.charts import (
     ChartSeries,
     TimeChart,
     chart_markup,
+    figure_series,
+    state_series,
     value_text,
 )
 
@@ -38,8 +40,9 @@ def history_span(chosen: str, now_s: float) -> tuple[int, int]:
 
 def cluster_chart(answer: HistoryAnswer, zone: str) -> Markup:
     """Slices by state."""
-    names = ("used", "lent", "idle", "draining", "down")
-    return _drawn_markup(_chart(answer, zone, _SLICES, "Slices by state", names, kind="stacked"))
+    return _drawn_markup(
+        _chart(answer, zone, _SLICES, "Slices by state", (*STATES,), of_states=True)
+    )
 
 
 def tenant_chart(answer: HistoryAnswer, zone: str) -> Markup:
@@ -74,11 +77,11 @@ def budget_chart(answer: HistoryAnswer, budget: BudgetStatus, zone: str) -> Mark
     last_s = end_s or max(left, default=0) + 1
     times_s = tuple(range(min(left, default=last_s), last_s, answer.step_s))
     per, unit = _SLICE_HOURS[1], _SLICE_HOURS[0]
-    series = [ChartSeries("left", tuple(_divided(left.get(at_s), per) for at_s in times_s))]
+    series = [figure_series(_LEFT, tuple(_divided(left.get(at_s), per) for at_s in times_s))]
     if begin_s and end_s:
         whole, length_s = budget.budget.amount_millislice_s / per, end_s - begin_s
         even = tuple(whole * (end_s - at_s) / length_s for at_s in times_s)
-        series.append(ChartSeries("left if used evenly", even))
+        series.append(figure_series("even_use", even))
     is_known = any(value is not None for value in series[0].values)
     title = f"Left of the budget of {budget.tenant}"
     made = TimeChart(
@@ -105,13 +108,12 @@ def _chart(
     title: str,
     names: Sequence[str],
     *,
-    kind: Literal["lines", "stacked"] = "lines",
+    of_states: bool = False,
 ) -> TimeChart:
     drawn = {series.name: series for series in answer.series}
+    drawn_as = state_series if of_states else figure_series
     series = tuple(
-        ChartSeries(
-            name.replace("_", " "), tuple(_divided(value, unit[1]) for value in drawn[name].values)
-        )
+        drawn_as(name, tuple(_divided(value, unit[1]) for value in drawn[name].values))
         for name in names
         if name in drawn
     )
@@ -123,7 +125,7 @@ def _chart(
         step_s=answer.step_s,
         zone=zone,
         series=series,
-        kind=kind,
+        kind="stacked" if of_states else "lines",
     )
 
 

@@ -4,13 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from slicewise.cluster.language.palette import STATES
 from slicewise.cluster.rpc.history_messages import HistoryAnswer
 from slicewise.slurm_plugin.rules.accounting.statement import Day
 from slicewise.slurm_plugin.rules.accounting.types import InvoiceLine, TenantTotal
 from slicewise.slurm_plugin.rules.common.history import TEN_S
 
-STATES = ("used", "lent", "idle", "draining", "down")
-"""The cluster's series that add up to all slices."""
 HELD = ("nominal", "in_use", "borrowed", "lent", "waiting", "late")
 """A tenant's series of millislices."""
 

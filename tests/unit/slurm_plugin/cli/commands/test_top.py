@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
-from slicewise.cluster.rpc.overview_messages import OverviewRequest
+from slicewise.cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
 from slicewise.cluster.rpc.read_messages import WhyAnswer, WhyRequest
 from slicewise.slurm_plugin.cli.commands import top as command
 from slicewise.slurm_plugin.rules.overview.overview import overview
@@ -56,9 +56,9 @@ class Daemon:
         return self._answer(request)
 
 
-def ran(daemon: Daemon, interval_s: float = 3600.0) -> str:
+def ran(daemon: Daemon, interval_s: float = 3600.0, first: OverviewAnswer = ANSWER) -> str:
     out = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, color_system=None)
-    command._Top(daemon, out, ANSWER, interval_s).run()  # type: ignore[arg-type]
+    command._Top(daemon, out, first, interval_s).run()  # type: ignore[arg-type]
     assert isinstance(out.file, io.StringIO)
     return out.file.getvalue()
 
@@ -68,7 +68,11 @@ def test_it_shows_the_first_look_and_ends_when_told_to(keys: Keys):
     daemon = Daemon(lambda _: ANSWER)
     text = ran(daemon)
     assert "vision" in text
-    assert "hours left" in text
+    # What needs attention comes first; without that the tenants.
+    assert "severity" in text
+    assert "nominal" not in text
+    keys.type(b"q")
+    assert "nominal" in ran(daemon, first=ANSWER.model_copy(update={"attention": ()}))
     assert daemon.asked == []
 
 
@@ -85,7 +89,7 @@ def test_enter_asks_why_and_shows_the_answer(keys: Keys, monkeypatch: pytest.Mon
         return WhyAnswer(about="20", headline="Job 20 waits for a GPU.")
 
     monkeypatch.setattr(command, "_WHY_S", 0.0)
-    keys.type(b"4\r")
+    keys.type(b"5\r")
     daemon = Daemon(answer)
     text = ran(daemon)
     assert daemon.asked[:1] == [WhyRequest(about="20")]

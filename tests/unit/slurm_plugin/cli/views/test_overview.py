@@ -119,7 +119,7 @@ def test_a_terminal_without_unicode_gets_ascii_marks():
     options.encoding = "ascii"
     bar, legend = present.ClusterBar(slices).__rich_console__(console, options)
     assert str(bar) == "##%%..xx"
-    assert str(legend) == "4 slices:  # 1 used  % 1 lent  . 1 idle  ~ 0 draining  x 1 down"
+    assert str(legend) == "4 slices:  # 1 used  % 1 on loan  . 1 idle  ~ 0 draining  x 1 down"
 
 
 @pytest.mark.parametrize(
@@ -216,6 +216,7 @@ def test_a_tenant_above_its_limit_and_a_spent_budget_are_red():
         depth=1,
         limit_millislices=500,
         in_use_millislices=1000,
+        on_loan_millislices=0,
         waiting_jobs=0,
         waiting_millislices=0,
         left_millislice_s=0,
@@ -223,7 +224,7 @@ def test_a_tenant_above_its_limit_and_a_spent_budget_are_red():
     )
     cells = {each.heading: each.cell(one) for each in present.TENANT_FIELDS}
     assert cells["tenant"] == "  vision"
-    for heading in ("in use", "hours left"):
+    for heading in ("in use", "budget left"):
         cell = cells[heading]
         assert isinstance(cell, Text)
         assert cell.style == "red"

@@ -60,11 +60,11 @@ def test_a_picture_is_exactly_as_large_as_the_terminal(view, size):
 @pytest.mark.parametrize(
     ("view", "words"),
     [
-        ("tenants", ("bio", "  vision", "nominal", "hours left")),
+        ("tenants", ("bio", "  vision", "nominal", "budget left")),
         ("services", ("vision/bert", "2 of 3", "42", "3 wait")),
         ("GPUs", ("gpu1", "[7    ][bert ](1g   )", "down")),
         ("waiting", ("1g.10gb", "Resources", "2.8 h")),
-        ("loans", ("vision  nlp            2  comes back, within 4 min", "others", "lent")),
+        ("loans", ("vision  nlp            2  recalled, back within 4 min", "others", "lent")),
         ("attention", ("gpu2 is down", "→ scontrol update NodeName=gpu2 State=RESUME")),
     ],
 )
@@ -72,7 +72,8 @@ def test_each_view_shows_its_rows_and_the_cluster_above_them(view, words):
     found = lines(answer(), TopState(view))
     assert found[0].startswith("lab   mode enforce   seen 2 s ago")
     assert "14 slices:" in found[2]
-    assert "4 waiting 71" in found[3]
+    assert found[3].startswith("  1 attention 3 ")
+    assert "5 waiting 71" in found[3]
     text = "\n".join(found)
     for word in words:
         assert word in text

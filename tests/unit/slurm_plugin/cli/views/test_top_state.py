@@ -28,7 +28,7 @@ def test_numbers_and_tab_change_the_view():
     assert [after(str(nth)).view for nth in range(1, 7)] == list(VIEWS)
     assert after("tab").view == "services"
     assert after("back-tab").view == "attention"
-    assert after("down", "s", "2") == TopState(view="services")
+    assert after("down", "s", "3") == TopState(view="services")
     for key in ("0", "7", "9", "\u0663", "x"):
         assert after(key).view == "tenants"
 
@@ -74,7 +74,7 @@ def test_a_filter_is_typed_edited_kept_and_cleared():
     assert (typed.filter, typed.is_typing, typed.has_ended) == ("q5 ", True, False)
     kept = after("enter", state=typed)
     assert (kept.filter, kept.is_typing) == ("q5 ", False)
-    assert after("2", state=kept) == TopState(view="services", filter="q5 ")
+    assert after("3", state=kept) == TopState(view="services", filter="q5 ")
     assert after("escape", state=kept).filter == ""
     assert after("escape", state=typed) == TopState()
     assert after("/", "\x1b", "\x00", "up", "tab").filter == ""
