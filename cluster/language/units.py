@@ -45,3 +45,8 @@ def slices_words(amount_millislices: int) -> str:
     """Format millislices with the unit's name: ``1 slice``, ``3.5 slices``."""
     text = slices_text(amount_millislices)
     return f"{text} slice" if text == "1" else f"{text} slices"
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: ``1 job``, ``1,200 jobs``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -48,6 +48,7 @@ class TenantNow(Message):
         nominal_millislices: what operators have set for them together.
         borrowed_millislices, lent_millislices: loans that enter and that leave.
         limit_millislices: the most they may have in use now; None before limits were compiled.
+        in_use_millislices: what their running jobs hold; ``on_loan``: of that, on borrowed quota.
         waiting_jobs: jobs and array tasks that could start if there were room.
         payer: the tenant with the budget that pays for its runs; "" without a budget.
         left_millislice_s: what this budget has left; None without one that has begun.
@@ -61,6 +62,7 @@ class TenantNow(Message):
     lent_millislices: int
     limit_millislices: int | None = None
     in_use_millislices: int
+    on_loan_millislices: int
     waiting_jobs: int
     waiting_millislices: int
     payer: str = ""

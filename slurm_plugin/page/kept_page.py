@@ -1,16 +1,15 @@
 """Makes pages that are kept, sent and printed: one HTML file that asks for nothing else."""
 
+from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slicewise.cluster.language.printable import printable
+from slicewise.slurm_plugin.page.assets import TEMPLATES
 from slicewise.slurm_plugin.rules.pages.charts import CHART_CSS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-_TEMPLATES = Path(__file__).resolve().parents[2] / "templates" / "web"
 
 
 def kept_page(template: str, **values: object) -> str:
@@ -24,6 +23,11 @@ def kept_page(template: str, **values: object) -> str:
 
 @cache
 def _environment() -> "Environment":
+    return environment_of(_inert)
+
+
+def environment_of(finalize: Callable[[Any], Any]) -> "Environment":
+    """The environment of all templates here; ``finalize`` is applied to each value."""
     from jinja2 import (  # noqa: PLC0415 -- not for --help
         Environment,
         FileSystemLoader,
@@ -31,10 +35,10 @@ def _environment() -> "Environment":
     )
 
     return Environment(
-        loader=FileSystemLoader(_TEMPLATES),
+        loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
         autoescape=True,
-        finalize=_inert,
+        finalize=finalize,
         trim_blocks=True,
         lstrip_blocks=True,
     )

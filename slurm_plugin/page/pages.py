@@ -70,11 +70,13 @@ class Filter:
         name: of the word.
         label: what the viewer reads.
         options: values with their words, the first holds without a choice; () stands for any text.
+        below: the id of the heading on the page below which it stands; "" is above all.
     """
 
     name: str
     label: str
     options: tuple[tuple[str, str], ...] = ()
+    below: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,24 +110,13 @@ class Page:
     form_asks: Callable[[Mapping[str, str]], Mapping[str, Request]] | None = None
 
     def match(self, path: str) -> Mapping[str, str] | None:
-        """The words in a path, percent-decoded; None if it is not this page's."""
-        return match(self.pattern, path)
+        """The words in a path, as they are in it; None if it is not this page's."""
+        found = re.fullmatch(_WORD.sub(r"(?P<\1>[^/]+)", self.pattern), path)
+        return None if found is None else found.groupdict()
 
-
-def match(pattern: str, path: str) -> Mapping[str, str] | None:
-    """The words that ``{word}`` stands for in a path; None if the path is another one."""
-    parts, wanted = path.split("/"), pattern.split("/")
-    if len(parts) != len(wanted):
-        return None
-    words: dict[str, str] = {}
-    for part, want in zip(parts, wanted, strict=True):
-        if found := _WORD.fullmatch(want):
-            if not part:
-                return None
-            words[found[1]] = part
-        elif part != want:
-            return None
-    return words
+    def filters_below(self, heading: str) -> tuple[Filter, ...]:
+        """Those that stand below the heading with this id; "" are those above all."""
+        return tuple(one for one in self.filters if one.below == heading)
 
 
 _WORD = re.compile(r"\{(\w+)\}")
@@ -205,12 +196,12 @@ def _plan(fields: Mapping[str, str]) -> Mapping[str, Request]:
     return {"plan": QuotaPlanRequest.of(text=fields.get("text", ""))}
 
 
-_RANGE = Filter("range", "History of", RANGES)
+_RANGE = Filter("range", "Of", RANGES, below="history")
 
 PAGES = (
     Page(
         *("/cluster", "cluster", "Cluster", _cluster, "Cluster"),
-        filters=(_RANGE, Filter("node", "Nodes whose names have")),
+        filters=(_RANGE, Filter("node", "Nodes whose names have", below="gpus")),
     ),
     Page(
         *("/tenants", "tenants", "Tenants", _tenants, "Tenants"),

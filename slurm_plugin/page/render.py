@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from slicewise.cluster.language.errors import Refusal
+from slicewise.cluster.language.palette import STATES
 from slicewise.cluster.language.printable import printable
-from slicewise.cluster.language.units import slices_text, slices_words
-from slicewise.slurm_plugin.page.assets import TEMPLATES, Asset
+from slicewise.cluster.language.units import counted, slices_text, slices_words
+from slicewise.slurm_plugin.page.assets import Asset
+from slicewise.slurm_plugin.page.kept_page import environment_of
 from slicewise.slurm_plugin.rules.accounting.run_csv import gres_text
 from slicewise.slurm_plugin.rules.pages import (
     cluster_map,
@@ -23,6 +26,7 @@ from slicewise.slurm_plugin.rules.pages import (
     statement,
     tenants,
 )
+from slicewise.slurm_plugin.rules.pages.style import condition_class
 from slicewise.slurm_plugin.rules.pages.words import age_text, hours_text, shortened
 from slicewise.slurm_plugin.rules.quota.amounts import limit_text
 
@@ -40,27 +44,23 @@ _VIEWS: Sequence[Callable[..., Any]] = (
 
 
 def environment(assets: Mapping[str, Asset]) -> Environment:
-    """The templates' environment, with the filters that they use."""
-    made = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_inert,
-    )
+    """The environment of the pages' templates, with the filters that they use."""
+    made = environment_of(_inert)
     made.filters |= {
         "as_typed": escape,
         "whole": lambda text: escape(printable(text)),
         "gres": gres_text,
-        "slices": slices_text,
+        "slices": lambda millislices: f"{Decimal(slices_text(millislices)):,}",
         "slices_words": slices_words,
+        "counted": counted,
+        "condition": condition_class,
         "hours": hours_text,
         "age": age_text,
         "word": lambda text: quote(str(text), safe=""),
     }
     made.globals |= {
         "static": {name: asset.path for name, asset in assets.items()},
+        "slice_states": STATES,
         **{one.__name__: one for one in _VIEWS},
         "lender_name": lambda loan: loan.lender,
         "borrower_name": lambda loan: loan.borrower,

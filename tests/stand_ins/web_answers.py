@@ -193,6 +193,7 @@ class Answers:
             lent_millislices=0 if number % 2 else 2000,
             limit_millislices=6000 if number % 2 else 2000,
             in_use_millislices=5000 if number % 2 else 1500,
+            on_loan_millislices=1000 if number % 2 else 0,
             waiting_jobs=number % 4,
             waiting_millislices=1000 * (number % 4),
             payer=self.name(number) if number < 3 else "",

@@ -13,7 +13,7 @@ from slicewise.cluster.language.jobs import (
     is_of_service,
     is_resting,
 )
-from slicewise.cluster.language.units import slices_text, slices_words
+from slicewise.cluster.language.units import counted, slices_text, slices_words
 from slicewise.cluster.rpc.read_messages import WhyAnswer, WhyTable
 from slicewise.slurm_plugin.rules.common.qos_names import (
     borrowed_qos,
@@ -37,7 +37,6 @@ from slicewise.slurm_plugin.rules.explain.start import StartEstimate, planned_st
 from slicewise.slurm_plugin.rules.explain.why_slot import why_slot
 from slicewise.slurm_plugin.rules.explain.words import (
     by_quota,
-    counted,
     gpus_text,
     group_rows,
     holder_rows,

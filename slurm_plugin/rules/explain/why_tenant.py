@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from slicewise.cluster.language.jobs import WAITING, JobView, is_resting
-from slicewise.cluster.language.units import slices_text, slices_words
+from slicewise.cluster.language.units import counted, slices_text, slices_words
 from slicewise.cluster.rpc.read_messages import WhyAnswer, WhyRow, WhyTable
 from slicewise.slurm_plugin.rules.common.qos_names import holder_of
 from slicewise.slurm_plugin.rules.explain.headroom import (
@@ -13,7 +13,7 @@ from slicewise.slurm_plugin.rules.explain.headroom import (
     explain,
 )
 from slicewise.slurm_plugin.rules.explain.shortage import WhyInput
-from slicewise.slurm_plugin.rules.explain.words import counted, group_rows, own_rows
+from slicewise.slurm_plugin.rules.explain.words import group_rows, own_rows
 from slicewise.slurm_plugin.rules.quota.tenants import subtree
 from slicewise.slurm_plugin.rules.quota.types import MAX_NOMINAL_MILLISLICES
 

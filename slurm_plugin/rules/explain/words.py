@@ -6,7 +6,7 @@ from dataclasses import replace
 from operator import itemgetter
 
 from slicewise.cluster.language.jobs import ALLOTTED, WAITING, JobTag, JobView, is_resting
-from slicewise.cluster.language.units import slices_words
+from slicewise.cluster.language.units import counted, slices_words
 from slicewise.cluster.rpc.messages import ServiceReport
 from slicewise.cluster.rpc.read_messages import WhyRow
 from slicewise.slurm_plugin.rules.common.qos_names import holder_of, is_borrowed
@@ -23,11 +23,6 @@ from slicewise.slurm_plugin.rules.explain.shortage import (
 _ROWS = 10
 """Most jobs that are named one by one."""
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-
-
-def counted(count: int, noun: str) -> str:
-    """A count with its noun: ``1 job``, ``2 jobs``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def span_text(seconds: int) -> str:

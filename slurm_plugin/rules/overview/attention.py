@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.findings import Severity
 from slicewise.cluster.language.jobs import JobView, NodeView, node_reasons
-from slicewise.cluster.language.units import slices_words
+from slicewise.cluster.language.units import counted, slices_words
 from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.cluster.rpc.overview_messages import (
     AttentionItem,
@@ -90,7 +90,7 @@ def _of_site(facts: OverviewFacts) -> Iterator[AttentionItem]:
     if facts.unadmitted:
         yield _warning(
             Code.SCRIPT_PASSED,
-            f"{_counted(facts.unadmitted, 'job')} got GPUs without slicewise.lua",
+            f"{counted(facts.unadmitted, 'job')} got GPUs without slicewise.lua",
             "slicewise doctor --section script",
         )
 
@@ -151,14 +151,14 @@ def _of_services(
             failures = failed_starts(living[0], facts.reports.get((now.tenant, now.name)))
             yield _error(
                 Code.SERVICE_FAILING,
-                f"{name} serves nothing: {_counted(failures, 'start')} failed in a row",
+                f"{name} serves nothing: {counted(failures, 'start')} failed in a row",
                 f"slicewise service logs {name}",
                 about=name,
             )
         elif kept:
             yield _warning(
                 Code.WAITING,
-                f"{name} has {now.ready} of {_counted(now.ready + now.starting + kept, 'replica')}"
+                f"{name} has {now.ready} of {counted(now.ready + now.starting + kept, 'replica')}"
                 " that it wants, as its quota is used up",
                 f"slicewise why {name}",
                 about=name,
@@ -221,7 +221,7 @@ def _of_waiting(facts: OverviewFacts, reader: Reader) -> Iterator[AttentionItem]
         waits = "waits" if len(jobs) == 1 else "wait"
         yield _warning(
             Code.WAITING,
-            f"{_counted(len(jobs), 'job')} of {tenant} {waits} within its guaranteed quota, the"
+            f"{counted(len(jobs), 'job')} of {tenant} {waits} within its guaranteed quota, the"
             f" first for {waited_s / 60:,.0f} min",
             f"slicewise why {longest.task or longest.job_id}",
             about=tenant,
@@ -239,12 +239,8 @@ def _of_barred(facts: OverviewFacts, reader: Reader) -> Iterator[AttentionItem]:
         due_s = min(facts.barred[job.job_id].due_s for job in jobs) - facts.now_s
         yield _warning(
             Code.WAITING,
-            f"{_counted(len(jobs), 'job')} of {tenant} had quota and did not start, for {reason}:"
+            f"{counted(len(jobs), 'job')} of {tenant} had quota and did not start, for {reason}:"
             f" none is lent for that again within {max(0, due_s) / 60:,.0f} min",
             f"slicewise why {first.task}",
             about=tenant,
         )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

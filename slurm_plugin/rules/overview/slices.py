@@ -83,6 +83,7 @@ def tenants_now(facts: OverviewFacts, reader: Reader) -> tuple[TenantNow, ...]:
     """Return the tenants that the reader may read, each followed by those below it."""
     policy, nominal, paid_by = facts.policy, effective_nominal(facts.policy), payers(facts.policy)
     held = with_those_below(policy, held_by_tenant(facts))
+    on_loan = with_those_below(policy, held_on_loan(facts))
     amounts, jobs = (with_those_below(policy, tenant) for tenant in waiting_by_tenant(facts))
     tenant_nows = []
     for name, _ in in_tree_order(policy):
@@ -99,6 +100,7 @@ def tenants_now(facts: OverviewFacts, reader: Reader) -> tuple[TenantNow, ...]:
                 lent_millislices=standing.lent_millislices if standing else 0,
                 limit_millislices=standing.limit_millislices if standing else None,
                 in_use_millislices=held[name],
+                on_loan_millislices=on_loan[name],
                 waiting_jobs=jobs[name],
                 waiting_millislices=amounts[name],
                 payer=payer if has_budget else "",
@@ -133,6 +135,12 @@ def held_by_tenant(facts: OverviewFacts) -> Counter[str]:
     QOS.
     """
     return Counter(used_by_tenant(facts.jobs, facts.partitions, facts.costs))
+
+
+def held_on_loan(facts: OverviewFacts) -> Counter[str]:
+    """Millislices that each tenant's own jobs hold on borrowed quota."""
+    borrowing = (job for job in facts.jobs if is_borrowed(job.qos))
+    return Counter(used_by_tenant(borrowing, facts.partitions, facts.costs))
 
 
 def waiting_by_tenant(facts: OverviewFacts) -> tuple[Counter[str], Counter[str]]:

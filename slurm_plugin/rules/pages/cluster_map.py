@@ -11,21 +11,23 @@ from markupsafe import Markup
 
 from slicewise.cluster.language.gpus.layouts import Placement
 from slicewise.cluster.language.gpus.mig_names import short_name
+from slicewise.cluster.language.palette import STATES
 from slicewise.cluster.language.printable import printable
 from slicewise.cluster.language.units import slices_text
-from slicewise.cluster.rpc.overview_messages import GpuNow, InstanceNow, SlicesByState
+from slicewise.cluster.rpc.overview_messages import GpuNow, InstanceNow, SlicesByState, TenantNow
 from slicewise.slurm_plugin.rules.pages.rows import named
 from slicewise.slurm_plugin.rules.pages.words import shortened
 
-_STATES = ("used", "lent", "idle", "draining", "down")
 _WIDE, _HIGH = 1000, 18
 """The view box of a bar; the page stretches it."""
-_SLICE, _ROW, _GAP = 40, 24, 2
+_SLICE, _ROW, _GAP = 52, 24, 2
 """Width and height of a memory slice, and the gap between instances."""
 _SLICES_A_LINE = 8
 """Memory slices on a line where it is not known how they lie on GPUs."""
 _LETTER = 7
 """Width of a letter."""
+_FEWEST = 3
+"""Letters of a name that is cut off: fewer say nothing."""
 
 
 _MOST_GPUS = 128
@@ -90,19 +92,22 @@ _CONDITIONS = ("down", "draining", "reserved", "up")
 
 def state_bar(slices: SlicesByState) -> Markup:
     """A bar of the whole capacity, divided by state."""
-    amounts = [(name, int(getattr(slices, f"{name}_millislices"))) for name in _STATES]
+    amounts = [(name, int(getattr(slices, f"{name}_millislices"))) for name in STATES]
     return _bar(amounts, slices.capacity_millislices)
 
 
-def share_bar(used: int, borrowed: int, whole: int) -> Markup:
-    """A bar of what a tenant has in use of what it may hold, in millislices."""
-    own = max(0, used - borrowed)
-    idle = max(0, whole - used)
-    return _bar([("used", own), ("lent", min(used, borrowed)), ("idle", idle)], max(whole, used))
+def share_bar(tenant: TenantNow) -> Markup:
+    """A bar of what a tenant has in use of its limit, and how much of it on loan."""
+    in_use, on_loan = tenant.in_use_millislices, tenant.on_loan_millislices
+    limit = tenant.limit_millislices
+    whole = max(in_use, tenant.nominal_millislices if limit is None else limit)
+    return _bar([("used", in_use - on_loan), ("lent", on_loan), ("idle", whole - in_use)], whole)
 
 
 def _bar(amounts: Sequence[tuple[str, int]], whole: int) -> Markup:
-    words = ", ".join(f"{slices_text(amount)} {name}" for name, amount in amounts if amount)
+    words = ", ".join(
+        f"{slices_text(amount)} {STATES[name].word}" for name, amount in amounts if amount
+    )
     parts, at = [], 0.0
     for name, amount in amounts:
         width = _WIDE * amount / whole if whole else 0.0
@@ -183,8 +188,7 @@ def _line(row: int, length: int, placed: _Placed) -> Iterator[Markup]:
     for start, instance in placed:
         x, width = start * _SLICE, instance.size * _SLICE - _GAP
         kind = "idle" if not instance.is_held else "lent" if instance.is_borrowed else "used"
-        label = _label(instance)
-        fitting = label if len(label) * _LETTER <= width - 4 else ""
+        fitting = _fitting(instance, (width - 4) // _LETTER)
         yield Markup(
             '<g><title>{}</title>{}<text x="{}" y="{}" text-anchor="middle">{}</text></g>'
         ).format(
@@ -194,10 +198,16 @@ def _line(row: int, length: int, placed: _Placed) -> Iterator[Markup]:
         )
 
 
-def _label(instance: InstanceNow) -> str:
-    if instance.is_held:
-        return instance.service.partition("/")[2] or instance.job or "held"
-    return short_name(instance.gres_type)
+def _fitting(instance: InstanceNow, letters: int) -> str:
+    """What a part says within so many letters; "" if there is no room for anything that helps."""
+    if not instance.is_held:
+        label = short_name(instance.gres_type)
+        label = label if len(label) <= letters else label.partition(".")[0]
+        return label if len(label) <= letters else ""
+    label = instance.service.partition("/")[2] or instance.job or "held"
+    if len(label) <= letters:
+        return label
+    return f"{label[: letters - 1]}…" if letters > _FEWEST else ""
 
 
 def _words(instance: InstanceNow) -> str:
@@ -205,7 +215,7 @@ def _words(instance: InstanceNow) -> str:
         return f"{instance.gres_type}: free"
     who = instance.service or instance.tenant
     job = f"job {instance.job}" if instance.job else "a job that you may not see"
-    loan = ", on borrowed quota" if instance.is_borrowed else ""
+    loan = f", {STATES['lent'].word}" if instance.is_borrowed else ""
     return f"{instance.gres_type}: {job}{f' of {who}' if who else ''}{loan}"
 
 

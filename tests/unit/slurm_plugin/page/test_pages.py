@@ -8,8 +8,8 @@ from slicewise.cluster.rpc.message import requests
 from slicewise.cluster.rpc.overview_messages import QueueRequest
 from slicewise.slurm_plugin.common.explain_requests import QuotaPlanRequest
 from slicewise.slurm_plugin.common.ledger_requests import TenantsRequest
+from slicewise.slurm_plugin.page.assets import TEMPLATES
 from slicewise.slurm_plugin.page.pages import PAGES, Page, PagePlace
-from slicewise.slurm_plugin.page.render import TEMPLATES
 
 WORDS = {"tenant": "vision", "service": "chat", "job": "814"}
 

@@ -91,6 +91,9 @@ def test_tenants_hold_borrow_lend_and_wait_with_those_below_them():
         2000,
     )
     assert (lab.in_use_millislices, vision.in_use_millislices) == (2000, 1000)
+    # A loan of two slices, of which a job holds one.
+    assert (nlp.on_loan_millislices, lab.on_loan_millislices) == (1000, 1000)
+    assert vision.on_loan_millislices == 0
     assert (nlp.waiting_jobs, nlp.waiting_millislices) == (3, 3000)
     assert (lab.waiting_jobs, lab.waiting_millislices, bio.waiting_jobs) == (4, 4000, 0)
     assert nlp.limit_millislices == 5000
