@@ -15,7 +15,6 @@ from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.read import load_settings
-from slicewise.slurm_plugin.cli.common.books import Books
 from slicewise.slurm_plugin.cli.common.options import (
     OPERATORS_PANEL,
     AnyTenant,
@@ -32,6 +31,7 @@ from slicewise.slurm_plugin.common.budget_requests import (
     BudgetHistoryRequest,
     BudgetSetRequest,
 )
+from slicewise.slurm_plugin.common.ledger_requests import BudgetsRequest
 from slicewise.slurm_plugin.rules.quota.amounts import (
     SLICE_HOUR_MILLISLICE_S,
     signed_slice_hours_from_text,
@@ -163,7 +163,7 @@ def show_budgets(tenant: AnyTenant = None, as_json: Json = False) -> None:
     For a single tenant it is the budget that pays for it, with what was used: left and used add up
     to what the period had. Users see the budgets that pay for the tenants that they belong to.
     """
-    found = Books(_daemon()).budgets(tenant)
+    found = _daemon().call(BudgetsRequest.of(tenant=tenant)).budgets
     if tenant is not None and not found:
         raise _no_budget(f"No budget pays for tenant {tenant!r}.")
     if as_json:

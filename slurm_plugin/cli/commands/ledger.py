@@ -36,6 +36,7 @@ from slicewise.slurm_plugin.cli.common.output import counting, spinner, whole_fi
 from slicewise.slurm_plugin.cli.views import ledger as present
 from slicewise.slurm_plugin.cli.views.focus import Billing, FocusRow, focus_rows
 from slicewise.slurm_plugin.cli.views.texts import slice_seconds_text
+from slicewise.slurm_plugin.common.ledger_requests import BalanceRequest
 from slicewise.slurm_plugin.rules.accounting.charge_lines import charge_lines
 from slicewise.slurm_plugin.rules.accounting.run_csv import csv_text, inert, run_line, runs_csv
 from slicewise.slurm_plugin.rules.accounting.statement import (
@@ -244,7 +245,8 @@ def balance(tenant: AnyTenant = None, as_json: Json = False, as_csv: Csv = False
     CSV have integers in millislice-seconds. Users see the tenants that they belong to.
     """
     _require_one_form(as_json=as_json, as_csv=as_csv)
-    balance_lines = Books(DaemonClient(load_settings().daemon)).balances(tenant)
+    daemon = DaemonClient(load_settings().daemon)
+    balance_lines = daemon.call(BalanceRequest.of(tenant=tenant)).balances
     if as_json:
         print_json(balance_lines)
     elif as_csv:

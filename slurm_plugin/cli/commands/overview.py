@@ -27,7 +27,7 @@ def overview(as_json: Json = False) -> None:
     """
     answer = DaemonClient(load_settings().daemon).call(OverviewRequest())
     if as_json:
-        print_json(answer.model_dump(mode="json"))
+        print_json(answer)
     else:
         # Imported here: rich's tables take longer to import than the rest of what --json does.
         from slicewise.slurm_plugin.cli.views.overview import Screen  # noqa: PLC0415

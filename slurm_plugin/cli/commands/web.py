@@ -35,7 +35,7 @@ def login(as_json: Json = False) -> None:
     """
     answer = DaemonClient(load_settings().daemon).call(WebLoginRequest())
     if as_json:
-        print_json(answer.model_dump(mode="json"))
+        print_json(answer)
         return
     out = console()
     out.print(answer.url, soft_wrap=True, highlight=False)

@@ -1,6 +1,5 @@
 """``slicewise why``: why a job waits, how a tenant stands, and the numbers behind both."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -82,21 +81,21 @@ def _show_reason(about: str, *, as_json: bool) -> None:
 
     answer = DaemonClient(load_settings().daemon).call(WhyRequest.of(about=about))
     if as_json:
-        print_json(answer.model_dump(mode="json"))
+        print_json(answer)
     else:
         console().print(present.screen(answer))
 
 
 def _show_limits(tenant: str, *, as_json: bool) -> None:
     from slicewise.cluster.rpc.client import DaemonClient  # noqa: PLC0415
-    from slicewise.slurm_plugin.cli.common.books import Books  # noqa: PLC0415
     from slicewise.slurm_plugin.cli.views import headroom as present  # noqa: PLC0415
+    from slicewise.slurm_plugin.common.explain_requests import HeadroomRequest  # noqa: PLC0415
 
-    explanation = Books(DaemonClient(load_settings().daemon)).explanation(tenant)
+    answer = DaemonClient(load_settings().daemon).call(HeadroomRequest.of(tenant=tenant))
     if as_json:
-        print_json(asdict(explanation))
+        print_json(answer.headroom)
     else:
-        console().print(present.explanation(explanation))
+        console().print(present.explanation(answer.headroom))
 
 
 def _show_priority(job: str, *, as_json: bool) -> None:
@@ -106,6 +105,6 @@ def _show_priority(job: str, *, as_json: bool) -> None:
 
     answer = DaemonClient(load_settings().daemon).call(PriorityRequest.of(job=job))
     if as_json:
-        print_json(answer.model_dump(mode="json"))
+        print_json(answer)
     else:
         console().print(present.screen(answer))

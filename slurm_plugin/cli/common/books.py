@@ -1,21 +1,11 @@
 """The ledger's books as the daemon shows them: users see those of their own tenants."""
 
-from typing import TYPE_CHECKING
-
 from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
 from slicewise.cluster.rpc.messages import ViewRequest
-from slicewise.slurm_plugin.common.ledger_requests import (
-    BalanceRequest,
-    BudgetsRequest,
-    StatementRequest,
-)
-from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus
+from slicewise.slurm_plugin.common.ledger_requests import StatementRequest
 from slicewise.slurm_plugin.rules.accounting.statement import totals
-from slicewise.slurm_plugin.rules.accounting.types import BalanceLine, Statement
-
-if TYPE_CHECKING:
-    from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
-    from slicewise.slurm_plugin.rules.explain.headroom import Explanation
+from slicewise.slurm_plugin.rules.accounting.types import Statement
 
 
 class Books:
@@ -23,13 +13,6 @@ class Books:
 
     def __init__(self, daemon: DaemonClient) -> None:
         self._daemon = daemon
-
-    def explanation(self, tenant: str) -> "Explanation":
-        """Return what the tenant may still start, and what allows no more."""
-        # Imported here: it loads much that statements and balances don't need.
-        from slicewise.slurm_plugin.common.explain_requests import HeadroomRequest  # noqa: PLC0415
-
-        return self._daemon.call(HeadroomRequest.of(tenant=tenant)).headroom
 
     def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int, tuple[str, ...]]:
         """Return runs that ended at ``since_s`` or later, or still run.
@@ -47,21 +30,10 @@ class Books:
             rows += answer.rows
         return Statement(tuple(rows), totals(tuple(rows))), answer.now_s, first.charged_below
 
-    def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
-        """Return current balances; None stands for all tenants that the caller may see."""
-        return self._daemon.call(BalanceRequest.of(tenant=tenant)).balances
-
-    def budgets(self, tenant: str | None) -> tuple[BudgetStatus, ...]:
-        """Return the status of budgets that pay for the tenant, or for all that the caller may see.
-
-        Of a tenant it has what was used of it; empty if no budget pays for the tenant.
-        """
-        return self._daemon.call(BudgetsRequest.of(tenant=tenant)).budgets
-
     def tenants(self) -> tuple[str, ...]:
         """Return the names of the tenants that the caller may see."""
         return tuple(tenant.name for tenant in self._daemon.call(ViewRequest()).tenants)
 
-    def history(self, request: "HistoryRequest") -> "HistoryAnswer":
+    def history(self, request: HistoryRequest) -> HistoryAnswer:
         """Return figures over time."""
         return self._daemon.call(request)

@@ -18,6 +18,8 @@ from slicewise.slurm_plugin.api import reads as reads_module
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.cli.common.books import Books
+from slicewise.slurm_plugin.common.explain_requests import HeadroomRequest
+from slicewise.slurm_plugin.common.ledger_requests import BalanceRequest, BudgetsRequest
 from slicewise.slurm_plugin.ledger.summaries import balance_lines, ledger_view_now
 from slicewise.slurm_plugin.rules.accounting.statement import by_service, by_user, part, totals
 from slicewise.slurm_plugin.rules.accounting.types import (
@@ -70,11 +72,14 @@ def books(reads: Reads, monkeypatch: pytest.MonkeyPatch) -> Books:
     return Books(DaemonClient(settings().daemon))
 
 
-def test_the_books_are_the_ledgers(books: Books, ledger: ScriptedLedger):
+@pytest.mark.usefixtures("books")
+def test_the_books_are_the_ledgers(ledger: ScriptedLedger):
     view = ledger_view_now(ledger, settings())  # type: ignore[arg-type]
-    assert books.balances("vision") == balance_lines(view, {"vision"})
-    assert books.budgets("vision") == ()
-    assert books.explanation("vision").tenant == "vision"
+    daemon = DaemonClient(settings().daemon)
+    balances = daemon.call(BalanceRequest(tenant="vision")).balances
+    assert balances == balance_lines(view, {"vision"})
+    assert daemon.call(BudgetsRequest(tenant="vision")).budgets == ()
+    assert daemon.call(HeadroomRequest(tenant="vision")).headroom.tenant == "vision"
 
 
 def test_a_statement_of_several_pages_is_the_whole_one(books: Books, ledger: ScriptedLedger):
@@ -113,4 +118,4 @@ def test_without_a_daemon_it_says_so_though_the_database_could_be_read(
     monkeypatch.setenv("SLICEWISE_DATABASE_URL", "postgresql:///ledger")
     nowhere = DaemonSettings(run_dir=tmp_path)
     with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
-        Books(DaemonClient(nowhere)).balances(None)
+        Books(DaemonClient(nowhere)).statement(None, 0)
