@@ -28,7 +28,7 @@ from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import DaemonSettings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.commands import CommandSlurm
-from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.slurm_plugin.admission_server.worker_process import AdmissionProcess
 from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
 from slicewise.slurm_plugin.state.controller import ClusterState
 

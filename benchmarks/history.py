@@ -30,7 +30,7 @@ from slicewise.slurm_plugin.rules.common.history import (
     HistorySample,
     ServiceFigures,
 )
-from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts
+from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts
 from slicewise.slurm_plugin.rules.overview.samples import history_sample
 from slicewise.slurm_plugin.rules.quota.standings import standings
 

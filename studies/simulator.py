@@ -26,7 +26,7 @@ from slicewise.simulation.rules.cluster import (
 )
 from slicewise.simulation.rules.history.jobs import HistoryJob, in_order
 from slicewise.simulation.rules.runs.experiment import Experiment
-from slicewise.simulation.rules.runs.figures import Figures, SimulationResult
+from slicewise.simulation.rules.runs.run_figures import Figures, SimulationResult
 from slicewise.simulation.rules.site.plans import SlicewisePlan
 from slicewise.simulation.runs.simulate import simulate
 from slicewise.slurm_plugin.rules.quota.types import (

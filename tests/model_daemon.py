@@ -31,7 +31,7 @@ from slicewise.cluster.rpc.messages import (
 )
 from slicewise.cluster.settings.file import Settings
 from slicewise.simulation.rules.cluster import Scheduling, SimulatedCluster, SimulatedNode
-from slicewise.simulation.rules.slurm_model.requests import ModelRequest
+from slicewise.simulation.rules.slurm_model.job_requests import ModelRequest
 from slicewise.slurm_plugin.admission_server.admit import Admission
 from slicewise.slurm_plugin.daemon.deciding_loops import DecidingLoops
 from slicewise.slurm_plugin.daemon.periodic import PeriodicLoops, Step, until_done

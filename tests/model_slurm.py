@@ -44,9 +44,13 @@ from slicewise.cluster.language.slurm.interface import (
 from slicewise.cluster.slurm.batch import named_qos
 from slicewise.cluster.slurm.slurmctld_clock import SlurmctldClock
 from slicewise.simulation.rules.cluster import SimulatedCluster
+from slicewise.simulation.rules.slurm_model.job_records import EndedRun, JobRecord
+from slicewise.simulation.rules.slurm_model.job_requests import (
+    AccountLimits,
+    ModelRequest,
+    QosLimits,
+)
 from slicewise.simulation.rules.slurm_model.model import SlurmModel
-from slicewise.simulation.rules.slurm_model.records import EndedRun, JobRecord
-from slicewise.simulation.rules.slurm_model.requests import AccountLimits, ModelRequest, QosLimits
 from slicewise.slurm_plugin.rules.common.costs import run_cost
 from slicewise.slurm_plugin.rules.common.qos_names import GATE_QOS, borrowed_qos, qos_name
 

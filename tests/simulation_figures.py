@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from slicewise.simulation.rules.runs.figures import (
+from slicewise.simulation.rules.runs.run_figures import (
     ClusterSample,
     Estimate,
     Figures,

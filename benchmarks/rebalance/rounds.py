@@ -38,8 +38,8 @@ from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
 from slicewise.slurm_plugin.ledger.tables import quota_changes
 from slicewise.slurm_plugin.quota_cycle.lend import planned
-from slicewise.slurm_plugin.rebalance.observe import RunContext
 from slicewise.slurm_plugin.rebalance.run import run
+from slicewise.slurm_plugin.rebalance.site_look import RunContext
 from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
 from slicewise.slurm_plugin.rules.quota.types import Tenant, TenantUpdate
 from slicewise.slurm_plugin.rules.round.world import SlurmView

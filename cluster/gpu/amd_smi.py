@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from slicewise.cluster.gpu import host
+from slicewise.cluster.gpu import node_files
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
 from slicewise.cluster.language.gpus.amd import Amd
@@ -94,7 +94,7 @@ def _package() -> ModuleType:
 
 def _missing(why: str) -> UnreachableError:
     """Say that it is missing, not broken: the AMD GPU may be a login host's, for graphics."""
-    if not host.has_amd_gpus(host.ROOT):
+    if not node_files.has_amd_gpus(node_files.ROOT):
         return UnreachableError(
             Code.DRIVER_MISSING,
             f"No AMD driver answers on this host: {why}.",
@@ -271,7 +271,7 @@ def _holders(smi: ModuleType, handle: Any, root: Path) -> tuple[GpuProcess, ...]
         GpuProcess(
             process["pid"],
             process["memory_usage"]["vram_mem"] // _MIB,
-            host.job_of(root, process["pid"]),
+            node_files.job_of(root, process["pid"]),
         )
         for process in processes
     )

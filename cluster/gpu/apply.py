@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from slicewise.cluster.gpu.driver import Driver, opened
-from slicewise.cluster.gpu.host import ROOT
+from slicewise.cluster.gpu.node_files import ROOT
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
 from slicewise.cluster.language.gpus.inventory import Gpu, Instance

@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from slicewise.cluster.gpu import amd_smi, host, nvml
-from slicewise.cluster.gpu.host import ROOT
+from slicewise.cluster.gpu import amd_smi, node_files, nvml
+from slicewise.cluster.gpu.node_files import ROOT
 from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.language.gpus.inventory import Inventory
 from slicewise.cluster.language.gpus.layouts import Placement
@@ -64,7 +64,7 @@ def _answering(stack: ExitStack) -> Driver:
             missing.append(error)
         else:
             return driver
-    raise missing[-1 if host.has_amd_gpus(host.ROOT) else 0]
+    raise missing[-1 if node_files.has_amd_gpus(node_files.ROOT) else 0]
 
 
 def read_inventory(root: Path = ROOT) -> Inventory:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pynvml as nv
 
-from slicewise.cluster.gpu import host
-from slicewise.cluster.gpu.host import ROOT
+from slicewise.cluster.gpu import node_files
+from slicewise.cluster.gpu.node_files import ROOT
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
 from slicewise.cluster.language.gpus.inventory import (
@@ -53,7 +53,7 @@ def read_inventory(root: Path = ROOT) -> Inventory:
     answer is missing that the inventory can't do without.
     """
     with opened():
-        node = _Host(root, host.capability_minors(root), host.xids(root))
+        node = _Host(root, node_files.capability_minors(root), node_files.xids(root))
         gpus: list[Gpu] = []
         lost: list[LostGpu] = []
         for index in range(nv.nvmlDeviceGetCount()):
@@ -89,7 +89,7 @@ def create_instance(gpu_uuid: str, placement: Placement, root: Path = ROOT) -> I
         except (nv.NVMLError, SlicewiseError):
             nv.nvmlGpuInstanceDestroy(gi)
             raise
-        node = _Host(root, host.capability_minors(root), None)
+        node = _Host(root, node_files.capability_minors(root), None)
         gi_id = nv.nvmlGpuInstanceGetInfo(gi).id
         return next(instance for instance in _instances(handle, node) if instance.gi_id == gi_id)
 
@@ -263,7 +263,7 @@ def _health(handle: Any, bus_id: str, node: _Host) -> Health:
         ecc_uncorrected=uncorrected,
         remap_pending=None if remapped is None else bool(remapped[2]),
         remap_failed=None if remapped is None else bool(remapped[3]),
-        xids=None if node.xids is None else node.xids.get(host.bus_key(bus_id), ()),
+        xids=None if node.xids is None else node.xids.get(node_files.bus_key(bus_id), ()),
     )
 
 
@@ -376,7 +376,7 @@ def _holders(device: Any, node: _Host) -> tuple[GpuProcess, ...]:
         GpuProcess(
             process.pid,
             None if process.usedGpuMemory is None else process.usedGpuMemory // _MIB,
-            host.job_of(node.root, process.pid),
+            node_files.job_of(node.root, process.pid),
         )
         for process in _processes(device)
     )

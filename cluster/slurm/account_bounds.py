@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from slicewise.cluster.language.slurm.account_bounds import BOUNDS, parse_admins, parse_qos_bounds
-from slicewise.cluster.slurm.run import run
+from slicewise.cluster.slurm.run_command import run
 
 _SHOW = ("sacctmgr", "--noheader", "--parsable2", "show")
 

@@ -2,7 +2,7 @@
 
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.slurm.billing_limits import BillingLimit, parse_billing_limits
-from slicewise.cluster.slurm.run import run
+from slicewise.cluster.slurm.run_command import run
 
 
 async def billing_limits() -> tuple[BillingLimit, ...] | None:

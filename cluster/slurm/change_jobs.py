@@ -15,7 +15,7 @@ from slicewise.cluster.slurm.batch import (
     update_script,
     update_words,
 )
-from slicewise.cluster.slurm.run import CHANGE_DEADLINE_S, IDS, SQUEUE, attempt, secret
+from slicewise.cluster.slurm.run_command import CHANGE_DEADLINE_S, IDS, SQUEUE, attempt, secret
 
 _SINGLE_UPDATES = 8
 _UPDATES = 200

@@ -5,7 +5,7 @@ import re
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import OutsideError, SlicewiseError
 from slicewise.cluster.runtime.wall_clock import wall_s
-from slicewise.cluster.slurm.run import run
+from slicewise.cluster.slurm.run_command import run
 
 _AT = re.compile(r"^sdiag output at .*\((\d{1,12})\)\s*$", re.MULTILINE)
 

@@ -87,7 +87,7 @@ from slicewise.cluster.slurm.batch import address, named_qos, own_words, weights
 from slicewise.cluster.slurm.change_jobs import change_jobs
 from slicewise.cluster.slurm.clock import slurmctld_s
 from slicewise.cluster.slurm.nodes import NodeReader, read_threads
-from slicewise.cluster.slurm.run import (
+from slicewise.cluster.slurm.run_command import (
     CHANGE_DEADLINE_S,
     DEADLINE_S,
     IDS,
@@ -97,8 +97,8 @@ from slicewise.cluster.slurm.run import (
     secret,
     secret_columns,
 )
+from slicewise.cluster.slurm.running_steps import StepReader
 from slicewise.cluster.slurm.slurmctld_clock import SlurmctldClock
-from slicewise.cluster.slurm.steps import StepReader
 from slicewise.cluster.slurm.unread_log import UnreadLog
 
 _LONGEST_WAIT_S = 2.0

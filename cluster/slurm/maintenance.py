@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
 from slicewise.cluster.slurm.node_command import run_on
-from slicewise.cluster.slurm.run import attempt, run
+from slicewise.cluster.slurm.run_command import attempt, run
 
 _RECONFIGURES_GRES = (24, 11)
 """From this version on, ``scontrol reconfigure`` takes over changed GRES of a node."""

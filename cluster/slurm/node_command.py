@@ -26,7 +26,7 @@ from slicewise.cluster.language.errors import OutsideError, SlicewiseError, Unre
 from slicewise.cluster.language.jobs import JobState
 from slicewise.cluster.language.slurm.fields import is_whole
 from slicewise.cluster.language.slurm.job_rows import job_state
-from slicewise.cluster.slurm.run import SQUEUE, Reply, attempt, run
+from slicewise.cluster.slurm.run_command import SQUEUE, Reply, attempt, run
 
 _POLL_S, _PENDING_POLL_S = 0.3, 0.5
 _SUBMIT_S = 60.0

@@ -24,7 +24,7 @@ from slicewise.cluster.language.slurm.fields import (
 from slicewise.cluster.language.slurm.parse import MOST_STRANGERS, parse_nodes
 from slicewise.cluster.language.slurm.planned_starts import parse_threads
 from slicewise.cluster.language.slurm.unread import ReportsUnread, Unread, each, quoted
-from slicewise.cluster.slurm.run import attempt, run, secret
+from slicewise.cluster.slurm.run_command import attempt, run, secret
 
 SINFO = ("sinfo", "--noheader", "--all", "--local", "--Node")
 _PLACED = re.compile(r"(?:NodeName|Gres|NodeAddr|Weight|Partitions)=\S*")

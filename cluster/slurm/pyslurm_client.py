@@ -20,7 +20,7 @@ from slicewise.cluster.slurm.commands import CommandSlurm
 from slicewise.cluster.slurm.preferred import Preferred
 from slicewise.cluster.slurm.pyslurm_worker import LENGTH
 from slicewise.cluster.slurm.reader_error import FAILED_REST_S, UNFIT_REST_S, ReaderError
-from slicewise.cluster.slurm.run import DEADLINE_S, waiting
+from slicewise.cluster.slurm.run_command import DEADLINE_S, waiting
 
 T = TypeVar("T")
 

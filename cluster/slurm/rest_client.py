@@ -22,7 +22,7 @@ from slicewise.cluster.slurm.commands import CommandSlurm
 from slicewise.cluster.slurm.preferred import Preferred
 from slicewise.cluster.slurm.reader_error import UNFIT_REST_S, ReaderError
 from slicewise.cluster.slurm.rest_records import job_view
-from slicewise.cluster.slurm.run import DEADLINE_S, waiting
+from slicewise.cluster.slurm.run_command import DEADLINE_S, waiting
 from slicewise.cluster.slurm.user_names import user_name
 
 _PARSERS: Mapping[tuple[int, ...], str] = {(25, 11): "v0.0.44", (26, 5): "v0.0.44"}

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from slicewise.cluster.gpu.host import ROOT
+from slicewise.cluster.gpu.node_files import ROOT
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.exit_codes import ExitCode
 from slicewise.cluster.language.findings import (

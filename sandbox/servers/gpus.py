@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from slicewise.cluster.gpu.apply import cut
-from slicewise.cluster.gpu.host import capability_minors
+from slicewise.cluster.gpu.node_files import capability_minors
 from slicewise.cluster.gpu.nvml import read_inventory
 from slicewise.cluster.language.gpus.inventory import Inventory
 from slicewise.cluster.language.gpus.mig_profiles import board

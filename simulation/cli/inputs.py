@@ -14,15 +14,15 @@ from slicewise.simulation.history.formats import read_history
 from slicewise.simulation.rules.cluster import REPAIR_HOURS, NodeFailures, SimulatedCluster
 from slicewise.simulation.rules.history.fitting import fitted, with_gpus_for_cpus
 from slicewise.simulation.rules.history.jobs import HistoryJob, JobHistory
-from slicewise.simulation.rules.report.words import count_text, unread_text
+from slicewise.simulation.rules.report.figure_texts import count_text, unread_text
 from slicewise.simulation.rules.runs.experiment import WARM_UP_S
 from slicewise.simulation.rules.runs.spending import spending_of
-from slicewise.simulation.rules.site.limits import own_accounts, own_qos
+from slicewise.simulation.rules.site.limits_of_round import own_accounts, own_qos
 from slicewise.simulation.rules.site.plans import SitePlan, SlicewisePlan, SlurmPlan
-from slicewise.simulation.rules.slurm_model.requests import AccountLimits, QosLimits
+from slicewise.simulation.rules.slurm_model.job_requests import AccountLimits, QosLimits
 from slicewise.simulation.rules.snapshot.site import SiteDescription, described
+from slicewise.simulation.snapshot.archive_reader import is_archive, read_snapshot
 from slicewise.simulation.snapshot.cluster_file import read_cluster_file
-from slicewise.simulation.snapshot.read import is_archive, read_snapshot
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
 from slicewise.slurm_plugin.rules.quota.types import Policy
 

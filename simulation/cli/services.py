@@ -18,7 +18,7 @@ from slicewise.simulation.cli.inputs import Demand, SiteInputs
 from slicewise.simulation.history.requests import RequestTrace, read_requests
 from slicewise.simulation.rules.history.jobs import HistoryJob
 from slicewise.simulation.rules.history.traced_request import TracedRequest
-from slicewise.simulation.rules.report.words import count_text, length_text, unread_text
+from slicewise.simulation.rules.report.figure_texts import count_text, length_text, unread_text
 from slicewise.simulation.rules.services.service import SimulatedService
 from slicewise.simulation.rules.services.traffic import EngineFigures, traffic
 from slicewise.simulation.rules.site.plans import SitePlan, SlicewisePlan

@@ -22,7 +22,7 @@ from slicewise.slurm_plugin.cli.common.output import progress_bar, spinner, whol
 if TYPE_CHECKING:
     from slicewise.simulation.cli.inputs import Demand, SiteInputs
     from slicewise.simulation.cli.services import AskedServices
-    from slicewise.simulation.rules.runs.figures import SimulationResult
+    from slicewise.simulation.rules.runs.run_figures import SimulationResult
     from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange
 
 _INTERRUPTED = 130

@@ -9,14 +9,14 @@ from slicewise.simulation.rules.report.comparison import (
     gains_words,
     tenant_differences,
 )
-from slicewise.simulation.rules.report.rows import (
+from slicewise.simulation.rules.report.figure_rows import (
     figure_rows,
     node_rows,
     service_rows,
     tenant_rows,
     trust_rows,
 )
-from slicewise.simulation.rules.report.words import (
+from slicewise.simulation.rules.report.figure_texts import (
     MEANINGS,
     SERVICE_MEANINGS,
     chance_text,
@@ -24,7 +24,7 @@ from slicewise.simulation.rules.report.words import (
     span_text,
     trust_text,
 )
-from slicewise.simulation.rules.runs.figures import (
+from slicewise.simulation.rules.runs.run_figures import (
     ClusterSample,
     Figures,
     ReplayedTenant,

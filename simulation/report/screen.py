@@ -13,21 +13,21 @@ from slicewise.simulation.report.tables import (
     trust_table,
 )
 from slicewise.simulation.rules.report.comparison import gains_words, tenant_differences
-from slicewise.simulation.rules.report.rows import (
+from slicewise.simulation.rules.report.figure_rows import (
     figure_rows,
     node_rows,
     service_rows,
     tenant_rows,
     trust_rows,
 )
-from slicewise.simulation.rules.report.words import (
+from slicewise.simulation.rules.report.figure_texts import (
     MEANINGS,
     SERVICE_MEANINGS,
     chance_text,
     span_text,
     trust_text,
 )
-from slicewise.simulation.rules.runs.figures import SimulationResult
+from slicewise.simulation.rules.runs.run_figures import SimulationResult
 
 
 def result_shown(result: SimulationResult) -> Iterator[RenderableType]:

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from slicewise.cluster.runtime.console import FittingTable, column
 from slicewise.simulation.rules.report.comparison import ChangeVerdict
-from slicewise.simulation.rules.report.rows import (
+from slicewise.simulation.rules.report.figure_rows import (
     FigureRow,
     NodeRow,
     Pair,

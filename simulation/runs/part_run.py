@@ -8,17 +8,17 @@ from dataclasses import dataclass, field, replace
 
 from slicewise.simulation.rules.history.jobs import HistoryJob
 from slicewise.simulation.rules.runs.experiment import Experiment
-from slicewise.simulation.rules.runs.figures import Figures
 from slicewise.simulation.rules.runs.measure import Guarantee, RunSums, Yardstick, measured
 from slicewise.simulation.rules.runs.parts import Part, parts_of
+from slicewise.simulation.rules.runs.run_figures import Figures
 from slicewise.simulation.rules.runs.spending import spent_before
 from slicewise.simulation.rules.runs.summary import figures
-from slicewise.simulation.rules.site.capacity import capacity_millislices
 from slicewise.simulation.rules.site.failures import Outage
-from slicewise.simulation.rules.site.loop import Site
+from slicewise.simulation.rules.site.node_capacity import capacity_millislices
+from slicewise.simulation.rules.site.past_requests import Replayable, replays
 from slicewise.simulation.rules.site.past_use import earlier_runs
 from slicewise.simulation.rules.site.plans import SitePlan, SlicewisePlan
-from slicewise.simulation.rules.site.requests import Replayable, replays
+from slicewise.simulation.rules.site.simulated_site import Site
 from slicewise.simulation.rules.site.window_times import window_times_s
 from slicewise.simulation.runs.outages import outages
 from slicewise.slurm_plugin.rules.quota.calendar import in_force

@@ -17,8 +17,8 @@ from typing import Protocol
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.simulation.rules.runs.experiment import Experiment
-from slicewise.simulation.rules.runs.figures import Figures, SelfCheck, SimulationResult
 from slicewise.simulation.rules.runs.measure import joined
+from slicewise.simulation.rules.runs.run_figures import Figures, SelfCheck, SimulationResult
 from slicewise.simulation.rules.runs.self_check import compared_jobs, self_check
 from slicewise.simulation.rules.runs.summary import (
     difference_estimates,
@@ -27,9 +27,9 @@ from slicewise.simulation.rules.runs.summary import (
     service_difference_estimates,
     service_estimates,
 )
-from slicewise.simulation.rules.site.capacity import capacity_millislices
-from slicewise.simulation.rules.site.requests import Replayable
-from slicewise.simulation.runs.notes import Refusals, lost_jobs, notes
+from slicewise.simulation.rules.site.node_capacity import capacity_millislices
+from slicewise.simulation.rules.site.past_requests import Replayable
+from slicewise.simulation.runs.left_out import Refusals, lost_jobs, notes
 from slicewise.simulation.runs.part_run import PartRun, all_parts, part_run, span_s
 
 _POLL_S = 0.5

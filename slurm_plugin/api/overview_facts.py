@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from slicewise.cluster.language.jobs import JobView
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
-from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, Seats, SurveyedGpu
+from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, Seats, SurveyedGpu
 from slicewise.slurm_plugin.state.controller import ClusterState
 
 

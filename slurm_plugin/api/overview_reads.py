@@ -17,9 +17,14 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
 from slicewise.slurm_plugin.api.overview_facts import facts_now
 from slicewise.slurm_plugin.common.log import report_failure
-from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, Seats, SurveyedGpu, seats_of
 from slicewise.slurm_plugin.rules.overview.gpus import sharing_types
 from slicewise.slurm_plugin.rules.overview.overview import overview
+from slicewise.slurm_plugin.rules.overview.overview_facts import (
+    OverviewFacts,
+    Seats,
+    SurveyedGpu,
+    seats_of,
+)
 from slicewise.slurm_plugin.rules.overview.surveys import surveyed_gpus
 from slicewise.slurm_plugin.state.controller import ClusterState
 from slicewise.slurm_plugin.state.node_looks import node_looks, node_records

@@ -14,7 +14,7 @@ from slicewise.slurm_plugin.rules.explain.start import (
     start_by_budget,
     start_by_slurm,
 )
-from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, tasks_of
+from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, tasks_of
 from slicewise.slurm_plugin.rules.overview.slices import waiting_row
 from slicewise.slurm_plugin.rules.quota.tenants import ancestors
 

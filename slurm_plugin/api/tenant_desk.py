@@ -59,6 +59,7 @@ from slicewise.slurm_plugin.rules.quota.amounts import limits_from_texts, type_n
 from slicewise.slurm_plugin.rules.quota.capacity import overcommitment_warnings, require_capacity
 from slicewise.slurm_plugin.rules.quota.loan_lines import loan_lines
 from slicewise.slurm_plugin.rules.quota.nodes import capacity, instances_of
+from slicewise.slurm_plugin.rules.quota.quota_texts import calendar_notes
 from slicewise.slurm_plugin.rules.quota.tenants import changed, children, require_tenant
 from slicewise.slurm_plugin.rules.quota.type_limits import TypeOfQuota
 from slicewise.slurm_plugin.rules.quota.types import (
@@ -70,7 +71,6 @@ from slicewise.slurm_plugin.rules.quota.types import (
     TenantUpdate,
 )
 from slicewise.slurm_plugin.rules.quota.waiting_work import waiting_work
-from slicewise.slurm_plugin.rules.quota.words import calendar_notes
 
 _PAGE_CHANGES = 2000
 """Changes of loans in one answer: about 0.5 MB."""

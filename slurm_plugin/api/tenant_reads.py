@@ -7,7 +7,7 @@ from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.common.ledger_requests import TenantsAnswer, TenantsRequest
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.summaries import budget_statuses, ledger_view_now
-from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts
+from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts
 from slicewise.slurm_plugin.rules.overview.slices import other_tenants
 from slicewise.slurm_plugin.rules.overview.tenant_tree import loan_flows, tenant_tree
 from slicewise.slurm_plugin.rules.quota.loan_lines import loan_lines

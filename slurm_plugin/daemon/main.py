@@ -21,7 +21,7 @@ from slicewise.cluster.runtime.systemd import tell_systemd
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.slurm.unread_log import UnreadLog
 from slicewise.slurm_plugin.admission_server.pipe import Decided
-from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.slurm_plugin.admission_server.worker_process import AdmissionProcess
 from slicewise.slurm_plugin.api.budget_desk import BudgetDesk
 from slicewise.slurm_plugin.api.desk import Desk, roles
 from slicewise.slurm_plugin.api.generations import ServiceGenerations

@@ -27,7 +27,7 @@ from slicewise.slurm_plugin.ledger.repartition_tables import (
     repartition_steps,
     repartitions,
 )
-from slicewise.slurm_plugin.rules.mig.steps import (
+from slicewise.slurm_plugin.rules.mig.repartition_steps import (
     UNFINISHED,
     Next,
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
-from slicewise.cluster.slurm.run import attempt
+from slicewise.cluster.slurm.run_command import attempt
 
 PLUGIN = "job_submit_lua.so"
 _USUAL = ("/usr/lib/*/slurm-wlm", "/usr/lib64/slurm", "/usr/lib/slurm", "/opt/slurm/lib*/slurm")

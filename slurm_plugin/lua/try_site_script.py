@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
-from slicewise.cluster.slurm.run import Reply, attempt
+from slicewise.cluster.slurm.run_command import Reply, attempt
 from slicewise.slurm_plugin.lua.linked_lua import interpreter
 
 _TRIAL = Path(__file__).with_suffix(".lua")

@@ -11,7 +11,7 @@ from slicewise.cluster.language.rebalances import StepOutcome
 from slicewise.slurm_plugin.daemon.charging_loop import tariff
 from slicewise.slurm_plugin.quota_cycle.post_charges import post
 from slicewise.slurm_plugin.quota_cycle.rollover import begun_periods, roll_over_budgets
-from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
+from slicewise.slurm_plugin.rebalance.site_look import RebalanceLook, Report, RunContext
 from slicewise.slurm_plugin.rules.accounting.charging import charge
 from slicewise.slurm_plugin.rules.accounting.types import Charge, RunKey
 from slicewise.slurm_plugin.rules.common.clock import SETTLED_S, distrusted

@@ -7,7 +7,7 @@ from slicewise.cluster.language.rebalances import StepOutcome
 from slicewise.slurm_plugin.quota_cycle.compile import Compiled, compile_limits
 from slicewise.slurm_plugin.quota_cycle.compile import look as look_at_limits
 from slicewise.slurm_plugin.quota_cycle.uninstall import Undone, finish, plan
-from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext, one_line
+from slicewise.slurm_plugin.rebalance.site_look import RebalanceLook, Report, RunContext, one_line
 from slicewise.slurm_plugin.rules.common.uninstalled import UNINSTALLED
 
 

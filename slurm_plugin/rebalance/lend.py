@@ -8,7 +8,7 @@ from slicewise.cluster.language.rebalances import StepOutcome
 from slicewise.cluster.language.units import slices_text, slices_words
 from slicewise.slurm_plugin.ledger.summaries import held_lately
 from slicewise.slurm_plugin.quota_cycle.lend import Renewed, planned, renew
-from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
+from slicewise.slurm_plugin.rebalance.site_look import RebalanceLook, Report, RunContext
 from slicewise.slurm_plugin.rules.quota.types import Loan, Recall
 
 

@@ -5,7 +5,7 @@ import asyncio
 from slicewise.cluster.language.slurm.interface import JobChange, target_of
 from slicewise.slurm_plugin.daemon.priority_loop import SAVED_S
 from slicewise.slurm_plugin.ledger.summaries import recent_use
-from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
+from slicewise.slurm_plugin.rebalance.site_look import RebalanceLook, Report, RunContext
 from slicewise.slurm_plugin.rules.admission.decayed_use import shares
 from slicewise.slurm_plugin.rules.admission.formula import formula_of
 from slicewise.slurm_plugin.rules.admission.priority_changes import (

@@ -9,11 +9,11 @@ from slicewise.cluster.language.gpus.repartitions import (
     RepartitionState,
 )
 from slicewise.cluster.language.rebalances import StepOutcome
-from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
+from slicewise.slurm_plugin.rebalance.site_look import RebalanceLook, Report, RunContext
 from slicewise.slurm_plugin.repartition import cluster_run
-from slicewise.slurm_plugin.repartition.observe import gathered
-from slicewise.slurm_plugin.rules.mig.checks import change_text
-from slicewise.slurm_plugin.rules.mig.due import barred_lines, cuts_due
+from slicewise.slurm_plugin.repartition.planner_inputs import gathered
+from slicewise.slurm_plugin.rules.mig.cuts_due import barred_lines, cuts_due
+from slicewise.slurm_plugin.rules.mig.node_checks import change_text
 
 
 async def cut(site: RunContext, _look: RebalanceLook, *, apply: bool) -> Report:

@@ -13,7 +13,7 @@ from slicewise.cluster.language.rebalances import (
     StepOutcome,
     StepRecord,
 )
-from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext, looked
+from slicewise.slurm_plugin.rebalance.site_look import RebalanceLook, Report, RunContext, looked
 from slicewise.slurm_plugin.rebalance.steps import STEPS, Step, reason_to_skip
 
 _MOST_LINES = 200

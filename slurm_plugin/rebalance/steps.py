@@ -8,9 +8,9 @@ from slicewise.cluster.language.rebalances import StepName
 from slicewise.slurm_plugin.rebalance.charging import reconcile, roll
 from slicewise.slurm_plugin.rebalance.compile_limits import compile_step
 from slicewise.slurm_plugin.rebalance.lend import lend, reclaim
-from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
 from slicewise.slurm_plugin.rebalance.priorities import prioritise
 from slicewise.slurm_plugin.rebalance.repartition import cut
+from slicewise.slurm_plugin.rebalance.site_look import RebalanceLook, Report, RunContext
 from slicewise.slurm_plugin.rules.common.uninstalled import UNINSTALLED
 
 

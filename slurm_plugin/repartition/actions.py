@@ -23,8 +23,8 @@ from slicewise.cluster.language.gpus.repartitions import (
 )
 from slicewise.cluster.language.jobs import NodeView, RunOfJob
 from slicewise.slurm_plugin.repartition.ports import Journal, RepartitionPort
-from slicewise.slurm_plugin.rules.mig import checks
-from slicewise.slurm_plugin.rules.mig.steps import (
+from slicewise.slurm_plugin.rules.mig import node_checks
+from slicewise.slurm_plugin.rules.mig.repartition_steps import (
     POLL_S,
     Next,
 )
@@ -97,7 +97,7 @@ class RepartitionActions:
         self.site.put_told(repartition)
         await self._prolong(repartition, _CUT_MIN)
         node = await self.site.node(name)
-        is_invalid = node is not None and checks.is_invalid(node)
+        is_invalid = node is not None and node_checks.is_invalid(node)
         if is_invalid and repartition.repartition_id not in self._made_valid:
             # Only once: a node that is INVALID after that stays so.
             self._made_valid.add(repartition.repartition_id)
@@ -108,7 +108,7 @@ class RepartitionActions:
         planned = repartition
         in_use = await self._held(planned.node)
         inventory = await self._probe(repartition)
-        layout = checks.layout_of(inventory, planned.gpu)
+        layout = node_checks.layout_of(inventory, planned.gpu)
         if layout != planned.before:
             raise OutsideError(
                 Code.MIG_CHANGED,
@@ -117,7 +117,7 @@ class RepartitionActions:
                 "The next run makes a new plan.",
             )
         before = node_positions(*self.site.texts(), planned.node)
-        after = checks.with_layout(inventory, planned.gpu, planned.after)
+        after = node_checks.with_layout(inventory, planned.gpu, planned.after)
         staying = in_use - self._going(repartition, inventory, Direction.FORWARD)
         positions(before, self.site.devices(planned.node, after), staying)
 
@@ -176,8 +176,8 @@ class RepartitionActions:
             if held & self._going(repartition, inventory, direction):
                 raise _started(repartition.node)
         gpu = await self.site.cut(repartition, direction)
-        await self._see(repartition, checks.with_gpu(inventory, gpu))
-        return checks.change_text(*repartition.layouts(direction))
+        await self._see(repartition, node_checks.with_gpu(inventory, gpu))
+        return node_checks.change_text(*repartition.layouts(direction))
 
     async def _tell(self, repartition: Repartition, _direction: Direction) -> str:
         """Write the files and restart slurmd and slurmctld.
@@ -205,11 +205,11 @@ class RepartitionActions:
         await self._ready(repartition)
         wanted = node_positions(*self.site.texts(), node)
         until_s = self.site.now_s() + _VERIFY_S
-        while words := list(checks.differences(await self.site.node(node), wanted)):
+        while words := list(node_checks.differences(await self.site.node(node), wanted)):
             if self.site.now_s() >= until_s:
                 raise _wrong(node, "; ".join(words))
             await self.site.wait(POLL_S)
-        layout = checks.layout_of(await self._probe(repartition), repartition.gpu)
+        layout = node_checks.layout_of(await self._probe(repartition), repartition.gpu)
         if layout != target:
             raise _wrong(node, f"the GPU is cut as {placements_text(layout) or 'nothing'}")
         return f"{repartition.gpu} is cut as {placements_text(target) or 'nothing'}"
@@ -224,14 +224,14 @@ class RepartitionActions:
         """Slurm's indices of the instances that are destroyed in that direction."""
         planned, (old, new) = repartition, repartition.layouts(direction)
         gone = set(old) - set(new)
-        alone = checks.only(inventory, planned.gpu, gone)
+        alone = node_checks.only(inventory, planned.gpu, gone)
         current = node_positions(*self.site.texts(), planned.node)
-        return checks.indices_of(current, self.site.devices(planned.node, alone))
+        return node_checks.indices_of(current, self.site.devices(planned.node, alone))
 
     async def _held(self, name: str) -> frozenset[int]:
         """Slurm's indices that jobs hold; wait, since a restarted Slurm does not know them yet."""
         until_s = self.site.now_s() + _VERIFY_S
-        while not checks.are_indices_known(node := await self._node(name)):
+        while not node_checks.are_indices_known(node := await self._node(name)):
             if self.site.now_s() >= until_s:
                 raise _wrong(name, "Slurm does not say which of its GPUs jobs hold")
             await self.site.wait(POLL_S)
@@ -239,7 +239,7 @@ class RepartitionActions:
 
     async def _node(self, name: str) -> NodeView:
         node = await self.site.node(name)
-        if node is None or (words := checks.unfit(node)):
+        if node is None or (words := node_checks.unfit(node)):
             raise OutsideError(
                 Code.REPARTITION_NODE,
                 f"Nothing can be done on {name}: {words if node else 'Slurm has no such node'}.",

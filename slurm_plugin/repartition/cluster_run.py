@@ -19,10 +19,10 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.repartition.actions import LostLockError, RepartitionActions
 from slicewise.slurm_plugin.repartition.cluster_site import ClusterSite
 from slicewise.slurm_plugin.repartition.executor import Executor
-from slicewise.slurm_plugin.repartition.observe import gathered
+from slicewise.slurm_plugin.repartition.planner_inputs import gathered
 from slicewise.slurm_plugin.repartition.run import run
-from slicewise.slurm_plugin.rules.mig.due import DueRepartitions, cuts_due
-from slicewise.slurm_plugin.rules.mig.steps import (
+from slicewise.slurm_plugin.rules.mig.cuts_due import DueRepartitions, cuts_due
+from slicewise.slurm_plugin.rules.mig.repartition_steps import (
     is_due,
 )
 

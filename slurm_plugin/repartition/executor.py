@@ -14,7 +14,7 @@ from slicewise.cluster.language.gpus.repartitions import (
 from slicewise.cluster.language.slurm.node_states import is_drained
 from slicewise.slurm_plugin.repartition.actions import LostLockError, RepartitionActions
 from slicewise.slurm_plugin.repartition.ports import Journal
-from slicewise.slurm_plugin.rules.mig.steps import (
+from slicewise.slurm_plugin.rules.mig.repartition_steps import (
     Next,
     next_step,
 )

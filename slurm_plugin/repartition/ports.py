@@ -11,7 +11,7 @@ from slicewise.cluster.language.gpus.repartitions import (
     RepartitionStepOutcome,
 )
 from slicewise.cluster.language.jobs import NodeView, RunOfJob
-from slicewise.slurm_plugin.rules.mig.steps import (
+from slicewise.slurm_plugin.rules.mig.repartition_steps import (
     Next,
 )
 from slicewise.slurm_plugin.rules.slurm_config.gres import Device

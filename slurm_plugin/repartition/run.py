@@ -8,7 +8,7 @@ from slicewise.cluster.language.gpus.repartitions import (
     RepartitionState,
 )
 from slicewise.slurm_plugin.repartition.executor import Executor
-from slicewise.slurm_plugin.rules.mig.due import MOST_IN_A_RUN, STARTS_S
+from slicewise.slurm_plugin.rules.mig.cuts_due import MOST_IN_A_RUN, STARTS_S
 
 Opened = Callable[[PlannedRepartition], Repartition]
 """Writes a repartition into the journal before anything is done about it."""

@@ -14,7 +14,7 @@ from math import ceil, inf
 
 from slicewise.launcher.rules.engines.engine import FIRST_TOKEN_S, TokenCounts
 from slicewise.launcher.rules.engines.load import EngineCounts, EngineLoad
-from slicewise.simulation.rules.services.requests import RunningReplica, ServiceRequests
+from slicewise.simulation.rules.services.request_queue import RunningReplica, ServiceRequests
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks import reporting
 from benchmarks.machine import machine
 from slicewise.launcher.rules.autoscale.service_time import WorkDone, learn_work
-from slicewise.simulation.rules.services.requests import RunningReplica, ServiceRequests
+from slicewise.simulation.rules.services.request_queue import RunningReplica, ServiceRequests
 from studies.autoscale import traces
 from studies.autoscale.curves import ATTAINMENTS, slice_hours_at
 from studies.autoscale.policy import Seen

@@ -1,9 +1,10 @@
 """A seeded discrete-event replay: requests, a queue at the gateway, replicas that start late.
 
-What requests do is the simulator's own (``simulation/rules/services/requests.py``). A replica that
-is wanted is released, gets its slice after a wait, loads, and serves. One that is not wanted is
-withdrawn before it is ready (at no cost if it has no slice yet), or else drained: it takes no more
-requests and ends with its last one. The decisions of all policies are carried out in the same way.
+What requests do is the simulator's own (``simulation/rules/services/request_queue.py``). A
+replica that is wanted is released, gets its slice after a wait, loads, and serves. One that is
+not wanted is withdrawn before it is ready (at no cost if it has no slice yet), or else drained:
+it takes no more requests and ends with its last one. The decisions of all policies are carried
+out in the same way.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from slicewise.simulation.rules.services.requests import RunningReplica, ServiceRequests
+from slicewise.simulation.rules.services.request_queue import RunningReplica, ServiceRequests
 from studies.autoscale.policy import Policy, Seen
 from studies.autoscale.workload import MAX_REPLICAS, SLO_S, Floats, Workload
 

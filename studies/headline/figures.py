@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from slicewise.simulation.rules.runs.figures import Figures
 from slicewise.simulation.rules.runs.measure import Guarantee, Yardstick, measured
+from slicewise.simulation.rules.runs.run_figures import Figures
 from slicewise.simulation.rules.runs.summary import figures
 from slicewise.simulation.rules.site.records import ReplayedJob, SiteRecord
 from studies.headline.changes import Change, changes_of

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 
-from slicewise.simulation.rules.services.gateway import ServiceGateway
-from slicewise.simulation.rules.services.requests import RunningReplica
+from slicewise.simulation.rules.services.gateway_place import ServiceGateway
+from slicewise.simulation.rules.services.request_queue import RunningReplica
 from slicewise.simulation.rules.services.service import SimulatedService
 from studies.autoscale.hpa import Hpa
 from studies.autoscale.policy import Seen

@@ -15,11 +15,11 @@ from slicewise.cluster.language.jobs import JobState
 from slicewise.cluster.language.units import Millislices
 from slicewise.simulation.rules.cluster import SimulatedCluster
 from slicewise.simulation.rules.services.service import SimulatedService
-from slicewise.simulation.rules.site.loop import SiteTimes
+from slicewise.simulation.rules.site.past_requests import Replay
 from slicewise.simulation.rules.site.records import ReplayedRun, SiteRecord, replayed
-from slicewise.simulation.rules.site.requests import Replay
+from slicewise.simulation.rules.site.simulated_site import SiteTimes
+from slicewise.simulation.rules.slurm_model.job_requests import ModelRequest
 from slicewise.simulation.rules.slurm_model.model import SlurmModel
-from slicewise.simulation.rules.slurm_model.requests import ModelRequest
 from studies.headline.hpa_pods import HpaPods
 from studies.headline.kueue import Workload, cycle
 

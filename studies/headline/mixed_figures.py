@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, fields
 from math import inf
 from typing import Any
 
-from slicewise.simulation.rules.runs.figures import Figures
 from slicewise.simulation.rules.runs.measure import Guarantee, Yardstick, measured
+from slicewise.simulation.rules.runs.run_figures import Figures
 from slicewise.simulation.rules.runs.summary import figures, mean
-from slicewise.simulation.rules.services.figures import ServiceRecord, outcome
+from slicewise.simulation.rules.services.request_figures import ServiceRecord, outcome
 from studies.headline.figures import work
 from studies.headline.mixed_bound import bound
 from studies.headline.mixed_load import CAPACITY_MILLISLICES, SETTINGS, MixedLoad

@@ -15,9 +15,9 @@ import numpy as np
 from slicewise.cluster.language.service import ServiceSpec
 from slicewise.cluster.settings.file import PrioritySettings
 from slicewise.launcher.rules.autoscale.policy import SERVICE_SHARE
-from slicewise.simulation.rules.services.figures import ServiceRecord, outcome
-from slicewise.simulation.rules.services.gateway import ServiceGateway
-from slicewise.simulation.rules.services.requests import RunningReplica
+from slicewise.simulation.rules.services.gateway_place import ServiceGateway
+from slicewise.simulation.rules.services.request_figures import ServiceRecord, outcome
+from slicewise.simulation.rules.services.request_queue import RunningReplica
 from slicewise.simulation.rules.services.service import EngineModel, SimulatedService
 from slicewise.slurm_plugin.rules.admission.formula import formula_of
 from slicewise.slurm_plugin.rules.admission.priority import PriorityTerms, site_factor

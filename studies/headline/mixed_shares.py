@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import inf
 
-from slicewise.simulation.rules.services.figures import ServiceRecord
+from slicewise.simulation.rules.services.request_figures import ServiceRecord
 from slicewise.simulation.rules.site.records import ReplayedJob
 from studies.headline.changes import Change, changes_of
 from studies.headline.mixed_load import COSTS, MixedLoad

@@ -14,12 +14,12 @@ from slicewise.simulation.rules.cluster import (
     SimulatedCluster,
     SimulatedNode,
 )
-from slicewise.simulation.rules.services.figures import ServiceRecord
-from slicewise.simulation.rules.site.loop import Site, SiteTimes
+from slicewise.simulation.rules.services.request_figures import ServiceRecord
+from slicewise.simulation.rules.site.past_requests import Replay, Replayable, replays
 from slicewise.simulation.rules.site.plans import SitePlan, SlicewisePlan, SlurmPlan
 from slicewise.simulation.rules.site.records import SiteRecord
-from slicewise.simulation.rules.site.requests import Replay, Replayable, replays
-from slicewise.simulation.rules.slurm_model.requests import QosLimits
+from slicewise.simulation.rules.site.simulated_site import Site, SiteTimes
+from slicewise.simulation.rules.slurm_model.job_requests import QosLimits
 from slicewise.simulation.rules.snapshot.boards import boards_of, with_pads
 from slicewise.slurm_plugin.rules.quota.types import MAX_NOMINAL_MILLISLICES, Policy, Quota, Tenant
 from studies.headline.hpa_pods import HpaPods

@@ -12,11 +12,11 @@ from slicewise.simulation.rules.cluster import (
     SimulatedNode,
 )
 from slicewise.simulation.rules.history.jobs import HistoryJob
-from slicewise.simulation.rules.site.loop import Site, SiteTimes
+from slicewise.simulation.rules.site.past_requests import Replay, Replayable, replays
 from slicewise.simulation.rules.site.plans import SitePlan, SlicewisePlan, SlurmPlan
 from slicewise.simulation.rules.site.records import SiteRecord
-from slicewise.simulation.rules.site.requests import Replay, Replayable, replays
-from slicewise.simulation.rules.slurm_model.requests import QosLimits
+from slicewise.simulation.rules.site.simulated_site import Site, SiteTimes
+from slicewise.simulation.rules.slurm_model.job_requests import QosLimits
 from slicewise.slurm_plugin.rules.quota.types import MAX_NOMINAL_MILLISLICES, Policy, Quota, Tenant
 from studies.headline.kueue_site import KueueSite
 from studies.headline.loads import GPU, GPUS_OF_NODE, Load

@@ -13,9 +13,9 @@ import numpy as np
 from slicewise.cluster.language.jobs import ALLOTTED, WAITING, JobView
 from slicewise.cluster.language.slurm.interface import JobChange
 from slicewise.simulation.rules.cluster import Scheduling
+from slicewise.simulation.rules.site.past_requests import Replay, Replayable, replays
 from slicewise.simulation.rules.site.priorities import PriorityRules, SitePriorities
 from slicewise.simulation.rules.site.records import ReplayedRun, SiteRecord, replayed
-from slicewise.simulation.rules.site.requests import Replay, Replayable, replays
 from slicewise.simulation.rules.slurm_model.model import SlurmModel
 from slicewise.slurm_plugin.rules.admission.decayed_use import DecayedUse, Holding
 from slicewise.slurm_plugin.rules.admission.formula import formula_of

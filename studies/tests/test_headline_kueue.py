@@ -3,9 +3,9 @@
 from builders.site_world import BEGIN_S, COSTS, DAY_S, GPU, cluster, past
 
 from slicewise.simulation.rules.history.jobs import HistoryJob
-from slicewise.simulation.rules.site.loop import SiteTimes
+from slicewise.simulation.rules.site.past_requests import Replayable, replays
 from slicewise.simulation.rules.site.records import SiteRecord
-from slicewise.simulation.rules.site.requests import Replayable, replays
+from slicewise.simulation.rules.site.simulated_site import SiteTimes
 from studies.headline.kueue import Admissions, Workload, cycle
 from studies.headline.kueue_site import KueueSite
 

@@ -16,7 +16,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 from slicewise.simulation.rules.history.jobs import HistoryJob
-from slicewise.simulation.rules.services.figures import ServiceRecord, outcome
+from slicewise.simulation.rules.services.request_figures import ServiceRecord, outcome
 from slicewise.simulation.rules.services.service import EngineModel, SimulatedService
 from slicewise.simulation.rules.site.records import ReplayedJob, ReplayedRun, SiteRecord
 from studies.headline.hpa_pods import GRACE_S, HpaPods

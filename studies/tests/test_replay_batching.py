@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from slicewise.simulation.rules.services.requests import RunningReplica
+from slicewise.simulation.rules.services.request_queue import RunningReplica
 from studies.autoscale import llm
 from studies.autoscale.batching import BatchingRequests, Server
 from studies.autoscale.llm import Talk, Talks

@@ -11,9 +11,9 @@ from unittest.mock import patch
 from waiting import PATIENCE_S
 
 from builders.snapshots import snapshot
-from slicewise.slurm_plugin.admission_server import process as admission_process
+from slicewise.slurm_plugin.admission_server import worker_process as admission_process
 from slicewise.slurm_plugin.admission_server.pipe import Decided
-from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.slurm_plugin.admission_server.worker_process import AdmissionProcess
 from slicewise.slurm_plugin.common.sockets import own_directory
 from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from math import inf
 
 from slicewise.simulation.rules.cluster import Scheduling, SimulatedCluster, SimulatedNode
+from slicewise.simulation.rules.slurm_model.job_requests import ModelRequest
 from slicewise.simulation.rules.slurm_model.model import SlurmModel
-from slicewise.simulation.rules.slurm_model.requests import ModelRequest
 
 START_S = 1_700_000_000.0
 COSTS = {"a100": 1000, "1g.10gb": 1000, "3g.40gb": 3500}

@@ -11,7 +11,7 @@ from slicewise.cluster.language.jobs import JobTag, JobView, NodeView
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.messages import ServiceQuality, ServiceReport, ServiceView
 from slicewise.slurm_plugin.api.access import Principal
-from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, seats_of
+from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, seats_of
 from slicewise.slurm_plugin.rules.quota.standings import standings
 from slicewise.slurm_plugin.rules.quota.types import Loan
 

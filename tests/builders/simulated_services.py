@@ -9,8 +9,8 @@ from slicewise.cluster.language.units import Millislices
 from slicewise.simulation.rules.cluster import Scheduling, SimulatedCluster, SimulatedNode
 from slicewise.simulation.rules.services.on_model import ServicesOnModel
 from slicewise.simulation.rules.services.service import EngineModel, SimulatedService
+from slicewise.simulation.rules.slurm_model.job_requests import AccountLimits, QosLimits
 from slicewise.simulation.rules.slurm_model.model import SlurmModel
-from slicewise.simulation.rules.slurm_model.requests import AccountLimits, QosLimits
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, qos_name
 from slicewise.slurm_plugin.rules.quota.attainable import Attainable
 from slicewise.slurm_plugin.rules.services.slot_quotas import SlotQuotas

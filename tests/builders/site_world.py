@@ -8,10 +8,10 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.simulation.rules.cluster import Scheduling, SimulatedCluster, SimulatedNode
 from slicewise.simulation.rules.history.jobs import HistoryJob
 from slicewise.simulation.rules.runs.experiment import Experiment
-from slicewise.simulation.rules.site.loop import Site, SiteTimes
+from slicewise.simulation.rules.site.past_requests import Replayable, replays
 from slicewise.simulation.rules.site.plans import SitePlan, SlicewisePlan, SlurmPlan
 from slicewise.simulation.rules.site.records import SiteRecord
-from slicewise.simulation.rules.site.requests import Replayable, replays
+from slicewise.simulation.rules.site.simulated_site import Site, SiteTimes
 from slicewise.slurm_plugin.rules.quota.calendar import Window
 from slicewise.slurm_plugin.rules.quota.types import Policy
 

@@ -21,7 +21,7 @@ from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.slurm.interface import Tasks
 from slicewise.cluster.language.units import MillisliceSeconds
 from slicewise.cluster.runtime.log import LoggedEvent
-from slicewise.simulation.rules.services.requests import ServiceRequests
+from slicewise.simulation.rules.services.request_queue import ServiceRequests
 from slicewise.simulation.rules.services.service import SimulatedService
 from slicewise.slurm_plugin.rules.quota.types import Budget, TenantUpdate
 

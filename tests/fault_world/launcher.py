@@ -18,7 +18,7 @@ from slicewise.cluster.rpc.messages import ServiceView, SlotView
 from slicewise.launcher.process.saved_state import taken_over
 from slicewise.launcher.rules.turn.clock_step import STEP_S, after_step
 from slicewise.launcher.rules.turn.state import DesiredSlots, ServiceState, after_silence
-from slicewise.simulation.rules.services.gateway import ServiceGateway
+from slicewise.simulation.rules.services.gateway_place import ServiceGateway
 from slicewise.simulation.rules.services.launcher import ServiceLauncher
 from slicewise.simulation.rules.services.service import SimulatedService, array_of
 from slicewise.slurm_plugin.rules.services.state import Observation, services

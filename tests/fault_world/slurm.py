@@ -14,7 +14,7 @@ from fault_world.link import Link
 from fault_world.virtual_time import WorldClock
 from slicewise.cluster.language.jobs import JobTag, JobView
 from slicewise.cluster.language.slurm.interface import Association, Target, Tasks
-from slicewise.cluster.slurm.run import waiting
+from slicewise.cluster.slurm.run_command import waiting
 from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed
 
 T = TypeVar("T")

@@ -44,7 +44,7 @@ from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.cluster.settings.file import Settings
 from slicewise.simulation.rules.services.service import SimulatedService
-from slicewise.simulation.rules.slurm_model.requests import ModelRequest
+from slicewise.simulation.rules.slurm_model.job_requests import ModelRequest
 from slicewise.slurm_plugin.rules.common.qos_names import qos_name
 from slicewise.slurm_plugin.rules.quota.calendar import Window, WindowKind
 from slicewise.slurm_plugin.rules.quota.types import Budget, TenantUpdate

@@ -26,7 +26,7 @@ from slicewise.sandbox.host.packages import SEARCH_PATH
 from slicewise.slurm_plugin.rules.site.conf_checks import conf_checks
 from slicewise.slurm_plugin.rules.site.facts import SlurmFacts, Wanted, WebFacts
 from slicewise.slurm_plugin.rules.site.partition_checks import partition_checks
-from slicewise.slurm_plugin.rules.site.proposals import conf_text
+from slicewise.slurm_plugin.rules.site.proposed_files import conf_text
 from slicewise.slurm_plugin.rules.site.web_checks import web_checks
 from slicewise.slurm_plugin.rules.slurm_config.allocations import SliceBilling, raised
 from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import closed_to_qos, conf_lines

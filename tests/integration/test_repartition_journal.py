@@ -17,7 +17,7 @@ from slicewise.cluster.language.gpus.repartitions import (
     RepartitionStepOutcome,
 )
 from slicewise.slurm_plugin.ledger.store import Ledger
-from slicewise.slurm_plugin.rules.mig.steps import (
+from slicewise.slurm_plugin.rules.mig.repartition_steps import (
     Next,
 )
 

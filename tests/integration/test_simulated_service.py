@@ -22,7 +22,7 @@ from slicewise.sandbox.cluster import Sandbox
 from slicewise.sandbox.demo.commands import publish_models
 from slicewise.sandbox.demo.load import Load
 from slicewise.sandbox.demo.trace import Arrival
-from slicewise.simulation.rules.services.gateway import ServiceGateway
+from slicewise.simulation.rules.services.gateway_place import ServiceGateway
 
 pytestmark = pytest.mark.integration
 

@@ -16,8 +16,8 @@ from slicewise.cluster.slurm.commands import CommandSlurm
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.sandbox.host.inventory import CPUS_PER_NODE, NODES, PARTITION
 from slicewise.simulation.rules.cluster import Scheduling, SimulatedCluster, SimulatedNode
+from slicewise.simulation.rules.slurm_model.job_requests import ModelRequest, QosLimits
 from slicewise.simulation.rules.slurm_model.model import SlurmModel
-from slicewise.simulation.rules.slurm_model.requests import ModelRequest, QosLimits
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("without_admission")]
 

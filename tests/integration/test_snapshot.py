@@ -16,7 +16,7 @@ from slicewise.cluster.language.slurm.parse import parse_version
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.sandbox.demo.commands import publish_models
 from slicewise.simulation.rules.snapshot.site import described
-from slicewise.simulation.snapshot.read import TakenSnapshot, read_snapshot
+from slicewise.simulation.snapshot.archive_reader import TakenSnapshot, read_snapshot
 
 pytestmark = pytest.mark.integration
 

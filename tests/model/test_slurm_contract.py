@@ -37,7 +37,7 @@ from slicewise.cluster.language.slurm.interface import (
     Tasks,
 )
 from slicewise.simulation.rules.cluster import SimulatedCluster, SimulatedNode
-from slicewise.simulation.rules.slurm_model.requests import ModelRequest
+from slicewise.simulation.rules.slurm_model.job_requests import ModelRequest
 
 ENDING_S = 5.0
 """Seconds after which the slot from 20 on has ended by itself."""

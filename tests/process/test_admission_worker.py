@@ -16,8 +16,8 @@ from builders.admission import NO_TYPE, QUESTION, SUBMIT, admitting
 from builders.snapshots import snapshot
 from waiting import PATIENCE_S, until, until_done, until_true
 
-from slicewise.slurm_plugin.admission_server import process as admission_process
-from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.slurm_plugin.admission_server import worker_process as admission_process
+from slicewise.slurm_plugin.admission_server.worker_process import AdmissionProcess
 
 
 @pytest.fixture
@@ -112,8 +112,8 @@ import asyncio, sys
 from pathlib import Path
 from slicewise.cluster.settings.log import LogSettings
 from slicewise.slurm_plugin.common.log import configure_logging
-from slicewise.slurm_plugin.admission_server import process as admission_process
-from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.slurm_plugin.admission_server import worker_process as admission_process
+from slicewise.slurm_plugin.admission_server.worker_process import AdmissionProcess
 from builders.snapshots import snapshot
 from waiting import PATIENCE_S
 configure_logging("daemon", LogSettings(level="WARNING"))

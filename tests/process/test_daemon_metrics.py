@@ -21,7 +21,7 @@ from slicewise.cluster.language.slurm.unread import RECORDS, Unread
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.cluster.slurm.unread_log import UnreadLog
 from slicewise.slurm_plugin.admission_server.pipe import Decided, Decisions
-from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.slurm_plugin.admission_server.worker_process import AdmissionProcess
 from slicewise.slurm_plugin.daemon.metric_catalogue import METRICS
 from slicewise.slurm_plugin.daemon.metrics import Metrics
 from slicewise.slurm_plugin.rules.common.qos_names import qos_name

@@ -28,7 +28,7 @@ from slicewise.cluster.language.jobs import NodeView
 from slicewise.cluster.language.slurm.interface import Association
 from slicewise.cluster.runtime.systemd import tell_systemd
 from slicewise.cluster.slurm.unread_log import UnreadLog
-from slicewise.slurm_plugin.admission_server import process as admission_process
+from slicewise.slurm_plugin.admission_server import worker_process as admission_process
 from slicewise.slurm_plugin.daemon.main import serve
 from slicewise.slurm_plugin.daemon.metrics import Metrics
 from slicewise.slurm_plugin.rules.services.pace import PACE

@@ -12,7 +12,7 @@ from slicewise.cluster.language.errors import OutsideError, UnreachableError
 from slicewise.cluster.language.slurm.asked import counted_waits
 from slicewise.cluster.runtime.together import together
 from slicewise.cluster.slurm.nodes import SINFO
-from slicewise.cluster.slurm.run import SQUEUE, attempt, run
+from slicewise.cluster.slurm.run_command import SQUEUE, attempt, run
 
 
 def shell(script: str) -> tuple[str, ...]:

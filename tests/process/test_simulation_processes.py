@@ -9,7 +9,7 @@ from builders.site_world import (
     tenants,
 )
 
-from slicewise.simulation.rules.runs.figures import SimulationResult
+from slicewise.simulation.rules.runs.run_figures import SimulationResult
 from slicewise.simulation.runs.simulate import simulate
 
 FOUR_DAYS = [

@@ -19,7 +19,7 @@ from slicewise.cluster.language.slurm.unread import Unread
 from slicewise.cluster.slurm import commands
 from slicewise.cluster.slurm.commands import CommandSlurm
 from slicewise.cluster.slurm.nodes import NodeReader
-from slicewise.cluster.slurm.run import Reply, secret_columns
+from slicewise.cluster.slurm.run_command import Reply, secret_columns
 
 TASKS = Tasks(814, frozenset({0, 1, 2, 5}))
 # A field in SQUEUE_FORMAT2 is NAME:SEPARATOR; the values below take its place. Task 7 is not among

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slicewise.launcher.rules.autoscale.policy import autoscale, initial
 from slicewise.launcher.rules.autoscale.types import ReplicaStart, Scaling, ServiceLook, Supply
 from slicewise.launcher.rules.gateway.types import Load
-from slicewise.simulation.rules.services.requests import RunningReplica, ServiceRequests
+from slicewise.simulation.rules.services.request_queue import RunningReplica, ServiceRequests
 
 WITHIN_S, MOST, START_S = 2.0, 40, 25
 SPAN_S = 3600

@@ -18,7 +18,7 @@ from slicewise.slurm_plugin.rules.quota.demand import demand_of
 from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob, jobs_by_holder, shape_of
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
 from slicewise.slurm_plugin.rules.quota.types import Loan
-from slicewise.slurm_plugin.rules.reclaim.capacity import Capacity
+from slicewise.slurm_plugin.rules.reclaim.free_capacity import Capacity
 from slicewise.slurm_plugin.rules.reclaim.ilp import Choice
 from slicewise.slurm_plugin.rules.reclaim.running import Running
 from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, reclaim

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from slicewise.simulation.rules.cluster import NodeFailures, SimulatedCluster, SimulatedNode
 from slicewise.simulation.rules.history.jobs import HistoryJob
-from slicewise.simulation.rules.site.loop import Site, SiteTimes
+from slicewise.simulation.rules.site.past_requests import Replayable, replays
 from slicewise.simulation.rules.site.records import SiteRecord
-from slicewise.simulation.rules.site.requests import Replayable, replays
+from slicewise.simulation.rules.site.simulated_site import Site, SiteTimes
 from slicewise.simulation.rules.snapshot.boards import boards_of, with_pads
 from slicewise.simulation.runs.outages import outages
 

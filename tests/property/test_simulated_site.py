@@ -32,7 +32,7 @@ from slicewise.simulation.rules.history.jobs import HistoryJob
 from slicewise.simulation.rules.runs.measure import Guarantee, Yardstick, measured
 from slicewise.simulation.rules.site.plans import SlurmPlan
 from slicewise.simulation.rules.site.records import SiteRecord
-from slicewise.simulation.rules.slurm_model.requests import QosLimits
+from slicewise.simulation.rules.slurm_model.job_requests import QosLimits
 from slicewise.slurm_plugin.rules.common.costs import run_cost
 from slicewise.slurm_plugin.rules.quota.demand import late_before_s
 from slicewise.slurm_plugin.rules.quota.types import Budget, Policy

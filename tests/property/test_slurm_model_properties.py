@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 from slicewise.cluster.language.jobs import ALLOTTED, JobState, JobView
 from slicewise.cluster.language.slurm.interface import JobChange
 from slicewise.simulation.rules.cluster import PriorityWeights, Scheduling
+from slicewise.simulation.rules.slurm_model.job_requests import (
+    AccountLimits,
+    ModelRequest,
+    QosLimits,
+)
 from slicewise.simulation.rules.slurm_model.model import SlurmModel
-from slicewise.simulation.rules.slurm_model.requests import AccountLimits, ModelRequest, QosLimits
 
 NODES = ({"a100": 4}, {"a100": 4}, {"1g.10gb": 7, "3g.40gb": 1})
 LIMIT, ACCOUNT_LIMIT = 6000, 9000

@@ -33,8 +33,8 @@ from slicewise.cluster.language.slurm.interface import Association, Changed, Qos
 from slicewise.cluster.language.units import MillisliceSeconds
 from slicewise.cluster.rpc.messages import StatusAnswer
 from slicewise.cluster.settings.file import Settings
-from slicewise.slurm_plugin.rebalance.observe import RunContext
 from slicewise.slurm_plugin.rebalance.run import run
+from slicewise.slurm_plugin.rebalance.site_look import RunContext
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos
 from slicewise.slurm_plugin.rules.quota.types import Budget, KnownLimit, LimitKey
 from stand_ins.repartition_world import Killed

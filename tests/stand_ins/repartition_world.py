@@ -32,7 +32,7 @@ from slicewise.cluster.language.gres import parse_gpu_requests
 from slicewise.cluster.language.jobs import NodeView, RunOfJob
 from slicewise.slurm_plugin.repartition.actions import RepartitionActions
 from slicewise.slurm_plugin.repartition.executor import Executor
-from slicewise.slurm_plugin.rules.mig.steps import (
+from slicewise.slurm_plugin.rules.mig.repartition_steps import (
     UNFINISHED,
     Next,
 )

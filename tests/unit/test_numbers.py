@@ -19,7 +19,7 @@ from slicewise.cluster.language.units import Millislices, MillisliceSeconds, sli
 from slicewise.cluster.runtime.console import plain
 from slicewise.cluster.slurm.unread_log import UnreadLog
 from slicewise.launcher.services.overview import join
-from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.slurm_plugin.admission_server.worker_process import AdmissionProcess
 from slicewise.slurm_plugin.daemon.metric_catalogue import METRICS
 from slicewise.slurm_plugin.daemon.metrics import Metrics
 from slicewise.slurm_plugin.rules.accounting.overview import OverviewInput, tenant_statuses

@@ -11,7 +11,7 @@ from package_life import NAMES, PACKAGE
 
 from docs import manual
 from slicewise.launcher.cli.command_table import COMMANDS
-from slicewise.slurm_plugin.rules.site.proposals import GUIDE
+from slicewise.slurm_plugin.rules.site.proposed_files import GUIDE
 
 WHEEL_ALONE = {
     "haproxy-web.cfg",

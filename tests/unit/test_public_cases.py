@@ -24,11 +24,11 @@ from slicewise.simulation.cli.inputs import demand, read_site
 from slicewise.simulation.history.formats import read_history
 from slicewise.simulation.history.requests import read_requests
 from slicewise.simulation.rules.history.jobs import HistoryJob
-from slicewise.simulation.rules.site.requests import Replayable
+from slicewise.simulation.rules.site.past_requests import Replayable
 from slicewise.slurm_plugin.cli.commands.quota_propose import proposal_text
 from slicewise.slurm_plugin.rules.quota.quota_file import quota_updates
 from slicewise.slurm_plugin.rules.site.answers import Answers, guessed, unknown_types
-from slicewise.slurm_plugin.rules.site.proposals import SlurmsOwn, settings_text
+from slicewise.slurm_plugin.rules.site.proposed_files import SlurmsOwn, settings_text
 
 Case = Callable[[Path], str]
 """Makes its files in a directory, and returns what was said: "" if all is well."""

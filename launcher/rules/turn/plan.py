@@ -54,7 +54,7 @@ from slicewise.launcher.rules.turn.notes import (
     starts_have,
 )
 from slicewise.launcher.rules.turn.outliers import Outlier
-from slicewise.launcher.rules.turn.rest import Rest, RestSight, rest
+from slicewise.launcher.rules.turn.resting_services import Rest, RestSight, rest
 from slicewise.launcher.rules.turn.slots import (
     DRAIN_DEADLINE_S,
     Goal,

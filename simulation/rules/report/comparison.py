@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import computed_field
 
 from slicewise.cluster.language.documents import HIDDEN
-from slicewise.simulation.rules.runs.figures import (
+from slicewise.simulation.rules.runs.run_figures import (
     Estimate,
     Figures,
     ReplayedService,

@@ -11,7 +11,7 @@ from slicewise.simulation.rules.report.comparison import (
     service_differences,
     tenant_differences,
 )
-from slicewise.simulation.rules.runs.figures import SimulationResult
+from slicewise.simulation.rules.runs.run_figures import SimulationResult
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,18 +14,22 @@ from itertools import count, groupby, islice, zip_longest
 from typing import NamedTuple
 
 from slicewise.simulation.rules.cluster import Scheduling
-from slicewise.simulation.rules.runs.figures import (
-    ClusterSample,
-    FailureFigures,
-    RepartitionFigures,
-)
 from slicewise.simulation.rules.runs.node_figures import (
     failure_figures,
     joined_failures,
     joined_repartitions,
     repartition_figures,
 )
-from slicewise.simulation.rules.services.figures import ServiceOutcome, joined_outcome, outcome
+from slicewise.simulation.rules.runs.run_figures import (
+    ClusterSample,
+    FailureFigures,
+    RepartitionFigures,
+)
+from slicewise.simulation.rules.services.request_figures import (
+    ServiceOutcome,
+    joined_outcome,
+    outcome,
+)
 from slicewise.simulation.rules.site.records import ReplayedJob, ReplayedRun, SiteRecord
 from slicewise.slurm_plugin.rules.quota.demand import has_types, late_before_s, take_types
 from slicewise.slurm_plugin.rules.quota.jobs import FIRST_TASKS

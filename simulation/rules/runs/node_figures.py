@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from slicewise.simulation.rules.runs.figures import FailureFigures, RepartitionFigures
+from slicewise.simulation.rules.runs.run_figures import FailureFigures, RepartitionFigures
 from slicewise.simulation.rules.site.records import SiteRecord
 
 _SLICE = 1000

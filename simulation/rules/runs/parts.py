@@ -7,7 +7,7 @@ whole, and their spread gives the intervals.
 
 from dataclasses import dataclass
 
-from slicewise.simulation.rules.site.loop import SiteTimes
+from slicewise.simulation.rules.site.simulated_site import SiteTimes
 
 _SHORTEST_S = 2 * 86_400.0
 """A part is at least that long: a shorter one would mostly be warm-up."""

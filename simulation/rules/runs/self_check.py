@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from slicewise.simulation.rules.history.jobs import HistoryJob
-from slicewise.simulation.rules.runs.figures import SelfCheck
+from slicewise.simulation.rules.runs.run_figures import SelfCheck
 from slicewise.simulation.rules.runs.summary import mean, percentile
 
 _NEXT = 100

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from slicewise.cluster.language.periods import period_start_s
 from slicewise.simulation.rules.history.jobs import HistoryJob
+from slicewise.simulation.rules.site.past_requests import Replayable
 from slicewise.simulation.rules.site.plans import KnownSpending, SlicewisePlan
-from slicewise.simulation.rules.site.requests import Replayable
 from slicewise.simulation.rules.snapshot.site import SiteDescription
 from slicewise.slurm_plugin.rules.quota.tenants import payers
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, sqrt
 
-from slicewise.simulation.rules.runs.figures import (
+from slicewise.simulation.rules.runs.measure import RunSums, TenantSums
+from slicewise.simulation.rules.runs.run_figures import (
     ESTIMATED,
     ESTIMATED_OF_SERVICES,
     Estimate,
@@ -11,8 +12,7 @@ from slicewise.simulation.rules.runs.figures import (
     ReplayedService,
     ReplayedTenant,
 )
-from slicewise.simulation.rules.runs.measure import RunSums, TenantSums
-from slicewise.simulation.rules.services.figures import ServiceOutcome
+from slicewise.simulation.rules.services.request_figures import ServiceOutcome
 
 _T_95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,

@@ -12,9 +12,13 @@ from slicewise.cluster.language.slurm.interface import JobChange, Target, Tasks
 from slicewise.cluster.rpc.messages import DesiredSlotsAnswer, EvictRequest, ServiceView
 from slicewise.launcher.rules.gateway.types import ServerMode
 from slicewise.launcher.rules.turn.state import DesiredSlots
-from slicewise.simulation.rules.services.figures import ServiceOutcome, ServiceRecord, outcome
-from slicewise.simulation.rules.services.gateway import ServiceGateway
+from slicewise.simulation.rules.services.gateway_place import ServiceGateway
 from slicewise.simulation.rules.services.launcher import ServiceLauncher
+from slicewise.simulation.rules.services.request_figures import (
+    ServiceOutcome,
+    ServiceRecord,
+    outcome,
+)
 from slicewise.simulation.rules.services.service import SimulatedService, array_of
 from slicewise.simulation.rules.slurm_model.model import SlurmModel
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, holder_of, qos_name

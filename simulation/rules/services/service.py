@@ -9,7 +9,7 @@ from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.jobs import JobTag
 from slicewise.cluster.language.service import ServiceSpec
-from slicewise.simulation.rules.slurm_model.requests import ModelRequest
+from slicewise.simulation.rules.slurm_model.job_requests import ModelRequest
 from slicewise.slurm_plugin.rules.common.qos_names import qos_name
 
 

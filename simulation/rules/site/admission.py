@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from slicewise.cluster.language.gres import AUTO
 from slicewise.cluster.language.jobs import JobView
 from slicewise.cluster.settings.file import Settings
-from slicewise.simulation.rules.site.requests import ANY_TYPE, chosen_gpus, submission
-from slicewise.simulation.rules.slurm_model.requests import ModelRequest
+from slicewise.simulation.rules.site.past_requests import ANY_TYPE, chosen_gpus, submission
+from slicewise.simulation.rules.slurm_model.job_requests import ModelRequest
 from slicewise.slurm_plugin.rules.admission.rules import decide
 from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
 from slicewise.slurm_plugin.rules.quota.demand import guaranteed_instances, guaranteed_use

@@ -11,7 +11,7 @@ from slicewise.cluster.language.gres import tres_name
 from slicewise.cluster.language.jobs import JobView, RunRecord
 from slicewise.cluster.language.periods import period_start_s
 from slicewise.cluster.language.units import MillisliceSeconds
-from slicewise.simulation.rules.slurm_model.records import EndedRun
+from slicewise.simulation.rules.slurm_model.job_records import EndedRun
 from slicewise.slurm_plugin.rules.accounting.budgets import (
     due_periods,
     due_rollover,

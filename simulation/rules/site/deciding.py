@@ -11,15 +11,15 @@ from slicewise.simulation.rules.services.on_model import ServicesOnModel
 from slicewise.simulation.rules.site.admission import Refused, SiteAdmission
 from slicewise.simulation.rules.site.index import ToldIndex
 from slicewise.simulation.rules.site.node_cuts import shapes_node
+from slicewise.simulation.rules.site.past_requests import Replay
 from slicewise.simulation.rules.site.past_use import EarlierRun
 from slicewise.simulation.rules.site.plans import SlicewisePlan
 from slicewise.simulation.rules.site.priorities import PriorityRules, SitePriorities
-from slicewise.simulation.rules.site.requests import Replay
 from slicewise.simulation.rules.site.rounds import QuotaRounds, SiteRound
 from slicewise.simulation.rules.site.spare_budgets import SpareBudgets
+from slicewise.simulation.rules.slurm_model.job_records import EndedRun
+from slicewise.simulation.rules.slurm_model.job_requests import ModelRequest
 from slicewise.simulation.rules.slurm_model.model import SlurmModel
-from slicewise.simulation.rules.slurm_model.records import EndedRun
-from slicewise.simulation.rules.slurm_model.requests import ModelRequest
 from slicewise.slurm_plugin.rules.admission.decayed_use import Holding, recorded
 from slicewise.slurm_plugin.rules.admission.formula import formula_of
 from slicewise.slurm_plugin.rules.admission.priority_changes import UPDATES_PER_S

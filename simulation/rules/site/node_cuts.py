@@ -11,8 +11,8 @@ from slicewise.cluster.language.gpus.repartitions import (
 )
 from slicewise.cluster.language.jobs import SHAPES_NODE, NodeView
 from slicewise.simulation.rules.cluster import SimulatedCluster, SimulatedNode
-from slicewise.slurm_plugin.rules.mig.checks import indices_of, only, with_layout
 from slicewise.slurm_plugin.rules.mig.gpu_state import NodeLook
+from slicewise.slurm_plugin.rules.mig.node_checks import indices_of, only, with_layout
 from slicewise.slurm_plugin.rules.slurm_config.gres import Device, ProfileKind, devices_of
 from slicewise.slurm_plugin.rules.slurm_config.node_lines import Positions, counts_by_run, positions
 from slicewise.slurm_plugin.rules.slurm_config.pads import is_pad

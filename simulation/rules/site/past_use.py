@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from slicewise.simulation.rules.history.jobs import HistoryJob
-from slicewise.simulation.rules.site.requests import Replayable
+from slicewise.simulation.rules.site.past_requests import Replayable
 from slicewise.slurm_plugin.rules.admission.decayed_use import Holding, recorded
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from slicewise.cluster.settings.file import Settings
 from slicewise.simulation.rules.services.service import SimulatedService
-from slicewise.simulation.rules.slurm_model.requests import AccountLimits, QosLimits
+from slicewise.simulation.rules.slurm_model.job_requests import AccountLimits, QosLimits
 from slicewise.slurm_plugin.rules.quota.calendar import Window
 from slicewise.slurm_plugin.rules.quota.types import Policy
 

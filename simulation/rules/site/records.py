@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from slicewise.simulation.rules.services.figures import ServiceRecord
-from slicewise.simulation.rules.site.requests import Replay
+from slicewise.simulation.rules.services.request_figures import ServiceRecord
+from slicewise.simulation.rules.site.past_requests import Replay
 
 
 @dataclass(frozen=True)

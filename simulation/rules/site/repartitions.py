@@ -32,11 +32,14 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.simulation.rules.cluster import SimulatedCluster
 from slicewise.simulation.rules.site.node_cuts import NodeCuts
 from slicewise.simulation.rules.site.records import SimulatedRepartition
+from slicewise.simulation.rules.slurm_model.job_records import EndedRun
 from slicewise.simulation.rules.slurm_model.model import SlurmModel
-from slicewise.simulation.rules.slurm_model.records import EndedRun
 from slicewise.slurm_plugin.rules.common.costs import run_cost
 from slicewise.slurm_plugin.rules.common.qos_names import is_own
-from slicewise.slurm_plugin.rules.mig.demand import (
+from slicewise.slurm_plugin.rules.mig.cuts_due import MOST_IN_A_RUN, STARTS_S, cuts_due
+from slicewise.slurm_plugin.rules.mig.gpu_state import NodeLook, Past, holder_name
+from slicewise.slurm_plugin.rules.mig.guaranteed_shapes import needs
+from slicewise.slurm_plugin.rules.mig.instance_demand import (
     MOVE_S,
     REPARTITION_S,
     in_use,
@@ -46,12 +49,9 @@ from slicewise.slurm_plugin.rules.mig.demand import (
     room_of,
     waiting_for_instances,
 )
-from slicewise.slurm_plugin.rules.mig.due import MOST_IN_A_RUN, STARTS_S, cuts_due
-from slicewise.slurm_plugin.rules.mig.gpu_state import NodeLook, Past, holder_name
-from slicewise.slurm_plugin.rules.mig.guaranteed_shapes import needs
 from slicewise.slurm_plugin.rules.mig.planner import HORIZON_S, RepartitionTerms
 from slicewise.slurm_plugin.rules.mig.problem import SiteObservation, inputs
-from slicewise.slurm_plugin.rules.mig.steps import POLL_S
+from slicewise.slurm_plugin.rules.mig.repartition_steps import POLL_S
 from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.nodes import free_on_nodes, node_capacity
 from slicewise.slurm_plugin.rules.quota.types import Policy

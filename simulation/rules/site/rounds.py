@@ -14,11 +14,16 @@ from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.simulation.rules.cluster import SimulatedCluster
 from slicewise.simulation.rules.site.budgets import SiteBudgets
 from slicewise.simulation.rules.site.index import NodeIndex
-from slicewise.simulation.rules.site.limits import account_limits, associations, conf_of, qos_limits
+from slicewise.simulation.rules.site.limits_of_round import (
+    account_limits,
+    associations,
+    conf_of,
+    qos_limits,
+)
 from slicewise.simulation.rules.site.plans import SlicewisePlan
 from slicewise.simulation.rules.site.spare_budgets import SpareBudgets
-from slicewise.simulation.rules.slurm_model.records import EndedRun
-from slicewise.simulation.rules.slurm_model.requests import AccountLimits, QosLimits
+from slicewise.simulation.rules.slurm_model.job_records import EndedRun
+from slicewise.simulation.rules.slurm_model.job_requests import AccountLimits, QosLimits
 from slicewise.simulation.rules.snapshot.site import untouched_ledger
 from slicewise.slurm_plugin.rules.accounting.charging import Tariff
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from slicewise.simulation.rules.slurm_model.limits import CALC_PERIOD_S
+from slicewise.simulation.rules.slurm_model.qos_limits import CALC_PERIOD_S
 from slicewise.slurm_plugin.rules.common.qos_names import holder
 from slicewise.slurm_plugin.rules.limits.budget_parts import Runs, bindings, drawn_on
 from slicewise.slurm_plugin.rules.quota.types import Policy

@@ -19,10 +19,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from math import floor, inf
 
+from slicewise.simulation.rules.slurm_model.job_records import LIMITED, NO_REASON, JobRecord, Shape
+from slicewise.simulation.rules.slurm_model.model_state import ModelState
 from slicewise.simulation.rules.slurm_model.nodes import ModelNode, as_mask
 from slicewise.simulation.rules.slurm_model.preemption import may_preempt, preempt
-from slicewise.simulation.rules.slurm_model.records import LIMITED, NO_REASON, JobRecord, Shape
-from slicewise.simulation.rules.slurm_model.state import ModelState
 
 
 def run_backfill(state: ModelState) -> None:

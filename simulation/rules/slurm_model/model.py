@@ -25,10 +25,7 @@ from slicewise.cluster.language.jobs import JobState, JobView, NodeView
 from slicewise.cluster.language.slurm.interface import JobChange, Target, Tasks
 from slicewise.simulation.rules.cluster import SimulatedCluster
 from slicewise.simulation.rules.slurm_model.backfill import run_backfill
-from slicewise.simulation.rules.slurm_model.limits import CALC_PERIOD_S
-from slicewise.simulation.rules.slurm_model.nodes import ModelNode, bits
-from slicewise.simulation.rules.slurm_model.priority import next_period_s
-from slicewise.simulation.rules.slurm_model.records import (
+from slicewise.simulation.rules.slurm_model.job_records import (
     BEGIN_TIME,
     HELD_BY_ADMIN,
     HELD_BY_USER,
@@ -39,9 +36,16 @@ from slicewise.simulation.rules.slurm_model.records import (
     JobRecord,
     job_view,
 )
-from slicewise.simulation.rules.slurm_model.requests import AccountLimits, ModelRequest, QosLimits
+from slicewise.simulation.rules.slurm_model.job_requests import (
+    AccountLimits,
+    ModelRequest,
+    QosLimits,
+)
+from slicewise.simulation.rules.slurm_model.model_state import ModelState
+from slicewise.simulation.rules.slurm_model.nodes import ModelNode, bits
+from slicewise.simulation.rules.slurm_model.priority import next_period_s
+from slicewise.simulation.rules.slurm_model.qos_limits import CALC_PERIOD_S
 from slicewise.simulation.rules.slurm_model.scheduler import run_scheduler
-from slicewise.simulation.rules.slurm_model.state import ModelState
 
 NOT_PENDING = "Job is no longer pending execution"
 

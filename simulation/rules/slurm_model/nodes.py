@@ -10,7 +10,7 @@ from math import inf
 
 from slicewise.cluster.language.jobs import NodeView
 from slicewise.simulation.rules.cluster import SimulatedCluster, SimulatedNode
-from slicewise.simulation.rules.slurm_model.records import JobRecord, Shape
+from slicewise.simulation.rules.slurm_model.job_records import JobRecord, Shape
 
 ANY_TYPE = ""
 """GRES type of GPUs that were asked for without one."""

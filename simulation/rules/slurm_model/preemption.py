@@ -11,9 +11,9 @@ that preempts waiting for the same victim, suspending, preempt_strict_order and 
 from collections.abc import Iterable
 from math import inf
 
+from slicewise.simulation.rules.slurm_model.job_records import JobRecord
+from slicewise.simulation.rules.slurm_model.model_state import ModelState
 from slicewise.simulation.rules.slurm_model.nodes import as_mask, bits
-from slicewise.simulation.rules.slurm_model.records import JobRecord
-from slicewise.simulation.rules.slurm_model.state import ModelState
 
 MESSAGE_TIMEOUT_S = 10.0
 """MessageTimeout: for KillWait and that after a preemption, the job makes no others end."""

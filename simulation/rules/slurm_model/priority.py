@@ -14,8 +14,8 @@ from math import inf
 from operator import attrgetter
 
 from slicewise.simulation.rules.cluster import PriorityWeights
-from slicewise.simulation.rules.slurm_model.limits import CALC_PERIOD_S, ModelLimits
-from slicewise.simulation.rules.slurm_model.records import JobRecord
+from slicewise.simulation.rules.slurm_model.job_records import JobRecord
+from slicewise.simulation.rules.slurm_model.qos_limits import CALC_PERIOD_S, ModelLimits
 
 _LARGEST = 0xFFFFFFFF - 2
 """The largest priority that Slurm keeps."""

@@ -7,8 +7,7 @@ tried in this run and get the same reason, even if they have another QOS.
 """
 
 from slicewise.cluster.language.jobs import SHAPES_NODE
-from slicewise.simulation.rules.slurm_model.preemption import preempt
-from slicewise.simulation.rules.slurm_model.records import (
+from slicewise.simulation.rules.slurm_model.job_records import (
     BECOMES_PRIORITY,
     NODES_DOWN,
     NOT_AVAILABLE,
@@ -16,7 +15,8 @@ from slicewise.simulation.rules.slurm_model.records import (
     RESOURCES,
     JobRecord,
 )
-from slicewise.simulation.rules.slurm_model.state import ModelState
+from slicewise.simulation.rules.slurm_model.model_state import ModelState
+from slicewise.simulation.rules.slurm_model.preemption import preempt
 
 
 def run_scheduler(state: ModelState, *, is_full: bool) -> None:

@@ -37,7 +37,7 @@ from slicewise.slurm_plugin.rules.quota.amounts import (
     signed_slice_hours_from_text,
     slice_hours_from_text,
 )
-from slicewise.slurm_plugin.rules.quota.words import budget_text
+from slicewise.slurm_plugin.rules.quota.quota_texts import budget_text
 
 budget_app = typer.Typer(
     no_args_is_help=True,

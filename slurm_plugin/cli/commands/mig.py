@@ -11,7 +11,7 @@ import typer
 from pydantic import computed_field
 from rich.text import Text
 
-from slicewise.cluster.gpu.host import ROOT
+from slicewise.cluster.gpu.node_files import ROOT
 from slicewise.cluster.gpu.nvml import read_inventory
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.documents import HIDDEN

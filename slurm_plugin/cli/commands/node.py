@@ -14,10 +14,10 @@ from rich.text import Text
 
 from slicewise.cluster.gpu.apply import cut as cut_gpu
 from slicewise.cluster.gpu.driver import read_inventory
-from slicewise.cluster.gpu.host import ROOT
+from slicewise.cluster.gpu.node_files import ROOT
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.findings import Finding, error, hint
-from slicewise.cluster.language.gpus.checks import faults, table_differences
+from slicewise.cluster.language.gpus.gpu_faults import faults, table_differences
 from slicewise.cluster.language.gpus.inventory import Inventory
 from slicewise.cluster.language.jobs import NodeView
 from slicewise.cluster.runtime.console import console, print_json

@@ -30,7 +30,7 @@ from slicewise.slurm_plugin.common.log import configure_logging
 
 if TYPE_CHECKING:
     from slicewise.slurm_plugin.ledger.store import Ledger
-    from slicewise.slurm_plugin.rebalance.observe import RunContext
+    from slicewise.slurm_plugin.rebalance.site_look import RunContext
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _site(settings: Settings, ledger: "Ledger") -> "RunContext":
     # Imported here: the history does not need them.
     from slicewise.cluster.rpc.client import DaemonClient  # noqa: PLC0415
     from slicewise.cluster.slurm.open import open_slurm  # noqa: PLC0415
-    from slicewise.slurm_plugin.rebalance.observe import RunContext  # noqa: PLC0415
+    from slicewise.slurm_plugin.rebalance.site_look import RunContext  # noqa: PLC0415
 
     return RunContext(
         settings=settings,

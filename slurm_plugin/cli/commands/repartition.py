@@ -28,9 +28,9 @@ from slicewise.slurm_plugin.cli.common.options import HistoryLines, author_name,
 from slicewise.slurm_plugin.cli.views import repartitions as present
 from slicewise.slurm_plugin.cli.views.mig import SurveyedLayout, survey_table, surveyed_gpus
 from slicewise.slurm_plugin.repartition.cluster_run import RepartitionRun, cut, silent, stuck_error
-from slicewise.slurm_plugin.repartition.observe import gathered
+from slicewise.slurm_plugin.repartition.planner_inputs import gathered
 from slicewise.slurm_plugin.repartition.survey import survey
-from slicewise.slurm_plugin.rules.mig.due import DueRepartitions, barred_lines, cuts_due
+from slicewise.slurm_plugin.rules.mig.cuts_due import DueRepartitions, barred_lines, cuts_due
 from slicewise.slurm_plugin.rules.mig.problem import SitePlanInput
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from slicewise.slurm_plugin.rules.site.partition_checks import (
     partition_checks,
     slice_billing,
 )
-from slicewise.slurm_plugin.rules.site.proposals import (
+from slicewise.slurm_plugin.rules.site.proposed_files import (
     SlurmsOwn,
     allocations_text,
     answers_text,

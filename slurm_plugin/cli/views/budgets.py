@@ -9,8 +9,8 @@ from slicewise.cluster.runtime.console import Column, FittingTable, column
 from slicewise.slurm_plugin.cli.views.texts import NOTHING, hours_cell, reset_text, times_column
 from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus
 from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
+from slicewise.slurm_plugin.rules.quota.quota_texts import budget_text
 from slicewise.slurm_plugin.rules.quota.types import QuotaChange
-from slicewise.slurm_plugin.rules.quota.words import budget_text
 
 
 def budgets_table(found: Sequence[BudgetStatus], now_s: int) -> FittingTable:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from slicewise.cluster.language.gpus.checks import gpu_faults
+from slicewise.cluster.language.gpus.gpu_faults import gpu_faults
 from slicewise.cluster.language.gpus.inventory import Gpu, GpuProcess, Instance, Inventory
 from slicewise.cluster.language.gpus.layouts import Layout, Placement
 from slicewise.cluster.language.gpus.mig_profiles import Board, MigProfile

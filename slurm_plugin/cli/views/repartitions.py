@@ -21,7 +21,7 @@ from slicewise.slurm_plugin.cli.views.texts import (
     time_text,
     times_column,
 )
-from slicewise.slurm_plugin.rules.mig.checks import change_text
+from slicewise.slurm_plugin.rules.mig.node_checks import change_text
 from slicewise.slurm_plugin.rules.mig.problem import PlanInput
 
 _FREE = "free slices"

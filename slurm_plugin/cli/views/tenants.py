@@ -21,19 +21,19 @@ from slicewise.slurm_plugin.cli.views.texts import (
 from slicewise.slurm_plugin.rules.accounting.overview import Details, TenantStatus
 from slicewise.slurm_plugin.rules.quota.accounts import AccountDifference, TakeOver, below_text
 from slicewise.slurm_plugin.rules.quota.amounts import limit_text
+from slicewise.slurm_plugin.rules.quota.quota_texts import (
+    budget_text,
+    models_text,
+    quota_texts,
+    quota_words,
+    types_text,
+)
 from slicewise.slurm_plugin.rules.quota.type_limits import TypeOfQuota
 from slicewise.slurm_plugin.rules.quota.types import (
     Loan,
     QuotaChange,
     Tenant,
     TenantUpdate,
-)
-from slicewise.slurm_plugin.rules.quota.words import (
-    budget_text,
-    models_text,
-    quota_texts,
-    quota_words,
-    types_text,
 )
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from rich.text import Text
 from slicewise.cluster.language.units import slices_text
 from slicewise.cluster.runtime.console import Column, column
 from slicewise.slurm_plugin.rules.quota.amounts import SLICE_HOUR_MILLISLICE_S
-from slicewise.slurm_plugin.rules.quota.words import short_hours_text
+from slicewise.slurm_plugin.rules.quota.quota_texts import short_hours_text
 
 NOTHING = Text("–", style="dim")
 

@@ -17,6 +17,7 @@ from slicewise.slurm_plugin.rules.limits.warnings import place_warning
 from slicewise.slurm_plugin.rules.quota.accounts import Accounts, place_in_slurm, tenant_parent
 from slicewise.slurm_plugin.rules.quota.nodes import instances_of
 from slicewise.slurm_plugin.rules.quota.quota_file import FileFaults
+from slicewise.slurm_plugin.rules.quota.quota_texts import change_words
 from slicewise.slurm_plugin.rules.quota.tenants import (
     ancestors,
     changed_together,
@@ -24,7 +25,6 @@ from slicewise.slurm_plugin.rules.quota.tenants import (
     overcommitted_millislices,
 )
 from slicewise.slurm_plugin.rules.quota.types import Policy, Quota, Tenant, TenantUpdate
-from slicewise.slurm_plugin.rules.quota.words import change_words
 from slicewise.slurm_plugin.rules.round.world import World
 
 

@@ -21,6 +21,7 @@ from slicewise.slurm_plugin.rules.quota.attainable import highest_limits, period
 from slicewise.slurm_plugin.rules.quota.demand import Held, held
 from slicewise.slurm_plugin.rules.quota.jobs import is_managed
 from slicewise.slurm_plugin.rules.quota.nodes import instances_of
+from slicewise.slurm_plugin.rules.quota.quota_texts import types_beyond_text
 from slicewise.slurm_plugin.rules.quota.tenants import (
     guaranteed_quota,
     newly_overcommitted_types,
@@ -32,7 +33,6 @@ from slicewise.slurm_plugin.rules.quota.type_limits import (
     type_limits,
 )
 from slicewise.slurm_plugin.rules.quota.types import Policy
-from slicewise.slurm_plugin.rules.quota.words import types_beyond_text
 from slicewise.slurm_plugin.rules.reclaim.recalls import over_entitlement
 from slicewise.slurm_plugin.rules.round.world import World
 from slicewise.slurm_plugin.rules.services.state import used_by_tenant

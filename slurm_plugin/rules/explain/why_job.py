@@ -35,7 +35,7 @@ from slicewise.slurm_plugin.rules.explain.shortage import (
 )
 from slicewise.slurm_plugin.rules.explain.start import StartEstimate, planned_start
 from slicewise.slurm_plugin.rules.explain.why_slot import why_slot
-from slicewise.slurm_plugin.rules.explain.words import (
+from slicewise.slurm_plugin.rules.explain.why_texts import (
     by_quota,
     gpus_text,
     group_rows,

@@ -6,7 +6,7 @@ from slicewise.cluster.language.jobs import JobTag, JobView, last_words
 from slicewise.cluster.rpc.messages import ServiceReport
 from slicewise.cluster.rpc.read_messages import WhyAnswer
 from slicewise.slurm_plugin.rules.explain.shortage import WhyInput
-from slicewise.slurm_plugin.rules.explain.words import fails, kept_back, span_text
+from slicewise.slurm_plugin.rules.explain.why_texts import fails, kept_back, span_text
 
 
 def why_slot(about: str, job: JobView, tag: JobTag, sight: WhyInput) -> WhyAnswer:

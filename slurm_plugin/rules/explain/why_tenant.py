@@ -13,7 +13,7 @@ from slicewise.slurm_plugin.rules.explain.headroom import (
     explain,
 )
 from slicewise.slurm_plugin.rules.explain.shortage import WhyInput
-from slicewise.slurm_plugin.rules.explain.words import group_rows, own_rows
+from slicewise.slurm_plugin.rules.explain.why_texts import group_rows, own_rows
 from slicewise.slurm_plugin.rules.quota.tenants import subtree
 from slicewise.slurm_plugin.rules.quota.types import MAX_NOMINAL_MILLISLICES
 

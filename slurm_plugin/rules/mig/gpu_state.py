@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from slicewise.cluster.language.gpus.checks import has_capabilities
+from slicewise.cluster.language.gpus.gpu_faults import has_capabilities
 from slicewise.cluster.language.gpus.inventory import Gpu as SeenGpu
 from slicewise.cluster.language.gpus.inventory import Inventory
 from slicewise.cluster.language.gpus.layouts import Placement
@@ -27,7 +27,7 @@ from slicewise.slurm_plugin.rules.mig.candidates import (
     JobHolder,
     ReplicaHolder,
 )
-from slicewise.slurm_plugin.rules.mig.checks import differences, unfit
+from slicewise.slurm_plugin.rules.mig.node_checks import differences, unfit
 from slicewise.slurm_plugin.rules.slurm_config.gres import Device
 from slicewise.slurm_plugin.rules.slurm_config.node_lines import Positions, room
 

@@ -10,7 +10,6 @@ from slicewise.cluster.language.gpus.layouts import Placement
 from slicewise.cluster.language.gpus.mig_profiles import Board
 from slicewise.cluster.language.jobs import JobView
 from slicewise.slurm_plugin.rules.mig.candidates import GpuState
-from slicewise.slurm_plugin.rules.mig.demand import Awaited, demand, instances_of, profiles_by_type
 from slicewise.slurm_plugin.rules.mig.gpu_state import (
     NodeLook,
     Past,
@@ -21,6 +20,12 @@ from slicewise.slurm_plugin.rules.mig.gpu_state import (
     with_last_ones,
 )
 from slicewise.slurm_plugin.rules.mig.guaranteed_shapes import Needs
+from slicewise.slurm_plugin.rules.mig.instance_demand import (
+    Awaited,
+    demand,
+    instances_of,
+    profiles_by_type,
+)
 from slicewise.slurm_plugin.rules.mig.instance_value import InstanceDemand
 from slicewise.slurm_plugin.rules.mig.planner import RepartitionTerms
 from slicewise.slurm_plugin.rules.slurm_config.gres import ProfileKind

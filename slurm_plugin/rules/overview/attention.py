@@ -15,7 +15,7 @@ from slicewise.cluster.rpc.overview_messages import (
     TenantNow,
 )
 from slicewise.slurm_plugin.rules.common.qos_names import holder_of
-from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, Reader
+from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, Reader
 from slicewise.slurm_plugin.rules.overview.services import failed_starts
 from slicewise.slurm_plugin.rules.overview.slices import condition_of, held_by_tenant, managed_nodes
 from slicewise.slurm_plugin.rules.quota.demand import late_before_s, late_jobs

@@ -9,7 +9,7 @@ from slicewise.cluster.language.gpus.mig_profiles import profile_of
 from slicewise.cluster.language.jobs import JobView, NodeView
 from slicewise.cluster.rpc.overview_messages import GpuNow, InstanceNow
 from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed
-from slicewise.slurm_plugin.rules.overview.facts import (
+from slicewise.slurm_plugin.rules.overview.overview_facts import (
     OverviewFacts,
     Reader,
     Seats,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from slicewise.cluster.rpc.overview_messages import LoanNow
 from slicewise.slurm_plugin.rules.accounting.overview import with_those_below
-from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, Reader
+from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, Reader
 from slicewise.slurm_plugin.rules.overview.slices import waiting_by_tenant
 
 MOST_LOANS = 200

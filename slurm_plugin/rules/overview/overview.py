@@ -2,9 +2,9 @@
 
 from slicewise.cluster.rpc.overview_messages import OverviewAnswer
 from slicewise.slurm_plugin.rules.overview.attention import attention
-from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, Reader
 from slicewise.slurm_plugin.rules.overview.gpus import gpus_now
 from slicewise.slurm_plugin.rules.overview.loans import loans_now
+from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, Reader
 from slicewise.slurm_plugin.rules.overview.services import seen_services, service_now
 from slicewise.slurm_plugin.rules.overview.slices import (
     other_tenants,

@@ -11,7 +11,7 @@ from slicewise.slurm_plugin.rules.common.history import (
     ServiceFigures,
     TenantFigures,
 )
-from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, Reader
+from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, Reader
 from slicewise.slurm_plugin.rules.overview.services import seen_services, service_now
 from slicewise.slurm_plugin.rules.overview.slices import slices_by_state, tenants_now
 from slicewise.slurm_plugin.rules.quota.demand import late_before_s, late_tasks

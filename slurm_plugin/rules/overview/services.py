@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from slicewise.cluster.language.service import follows_by_adapters, whole_number
 from slicewise.cluster.rpc.messages import ServiceReport, ServiceView, SlotView
 from slicewise.cluster.rpc.overview_messages import ServiceCondition, ServiceNow
-from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, Reader
+from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, Reader
 
 _UNDER_WAY = frozenset({"released", "starting", "running"})
 

@@ -15,7 +15,12 @@ from slicewise.cluster.rpc.overview_messages import (
 from slicewise.slurm_plugin.rules.accounting.overview import in_tree_order, with_those_below
 from slicewise.slurm_plugin.rules.common.costs import run_cost
 from slicewise.slurm_plugin.rules.common.qos_names import holder_of, is_borrowed
-from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, Reader, service_of, tasks_of
+from slicewise.slurm_plugin.rules.overview.overview_facts import (
+    OverviewFacts,
+    Reader,
+    service_of,
+    tasks_of,
+)
 from slicewise.slurm_plugin.rules.quota.nodes import gpus_on_nodes, has_gpus, node_capacity
 from slicewise.slurm_plugin.rules.quota.tenants import (
     ancestors,

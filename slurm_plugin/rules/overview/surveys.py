@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from slicewise.cluster.language.gpus.inventory import Gpu
 from slicewise.cluster.language.gpus.layouts import Placement
 from slicewise.slurm_plugin.rules.mig.gpu_state import NodeLook, devices_at
-from slicewise.slurm_plugin.rules.overview.facts import SurveyedGpu
+from slicewise.slurm_plugin.rules.overview.overview_facts import SurveyedGpu
 
 _SLICES = 8
 """Length of a GPU of which no board is known."""

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from slicewise.slurm_plugin.rules.accounting.overview import TenantInTree
-from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, Reader
+from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, Reader
 from slicewise.slurm_plugin.rules.overview.slices import held_by_tenant, tenants_now
 from slicewise.slurm_plugin.rules.overview.types_in_use import types_in_use
 from slicewise.slurm_plugin.rules.quota.loan_lines import LoanLine

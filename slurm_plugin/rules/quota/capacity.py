@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.units import slices_text, slices_words
+from slicewise.slurm_plugin.rules.quota.quota_texts import types_beyond_text
 from slicewise.slurm_plugin.rules.quota.tenants import (
     newly_overcommitted_types,
     overcommitted_millislices,
     overcommitted_types,
 )
 from slicewise.slurm_plugin.rules.quota.types import Policy
-from slicewise.slurm_plugin.rules.quota.words import types_beyond_text
 
 
 def require_capacity(

@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from slicewise.slurm_plugin.rules.quota.jobs import JobKey, Shape, WaitingJob
-from slicewise.slurm_plugin.rules.reclaim.capacity import Capacity, Estimate, JobPlaces
+from slicewise.slurm_plugin.rules.reclaim.free_capacity import Capacity, Estimate, JobPlaces
 from slicewise.slurm_plugin.rules.reclaim.running import Running
 from slicewise.slurm_plugin.rules.reclaim.victim_order import VictimQueue, victim_order
 

@@ -8,7 +8,7 @@ from operator import mul
 from slicewise.cluster.language.errors import OutsideError
 from slicewise.slurm_plugin.rules.common.solver import LinearProgram
 from slicewise.slurm_plugin.rules.quota.jobs import JobKey, Shape, WaitingJob
-from slicewise.slurm_plugin.rules.reclaim.capacity import Capacity, VictimSet
+from slicewise.slurm_plugin.rules.reclaim.free_capacity import Capacity, VictimSet
 from slicewise.slurm_plugin.rules.reclaim.running import Running
 from slicewise.slurm_plugin.rules.reclaim.victim_order import in_order
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slicewise.slurm_plugin.rules.quota.jobs import JobKey, WaitingJob
-from slicewise.slurm_plugin.rules.reclaim.capacity import Capacity, JobPlaces, VictimSet
+from slicewise.slurm_plugin.rules.reclaim.free_capacity import Capacity, JobPlaces, VictimSet
 from slicewise.slurm_plugin.rules.reclaim.greedy import fill
 from slicewise.slurm_plugin.rules.reclaim.ilp import Choice
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 
 from slicewise.slurm_plugin.rules.quota.jobs import Shape
-from slicewise.slurm_plugin.rules.reclaim.capacity import Capacity
+from slicewise.slurm_plugin.rules.reclaim.free_capacity import Capacity
 from slicewise.slurm_plugin.rules.reclaim.running import Running
 
 

@@ -8,12 +8,12 @@ from math import ceil
 from slicewise.cluster.language.jobs import RunOfJob
 from slicewise.cluster.language.units import slices_words
 from slicewise.slurm_plugin.rules.quota.jobs import JobKey, WaitingJob
-from slicewise.slurm_plugin.rules.reclaim.capacity import Capacity
-from slicewise.slurm_plugin.rules.reclaim.reasons import beneficiaries, why_no_room
+from slicewise.slurm_plugin.rules.reclaim.free_capacity import Capacity
 from slicewise.slurm_plugin.rules.reclaim.running import Running
 from slicewise.slurm_plugin.rules.reclaim.search import all_served, some_served
 from slicewise.slurm_plugin.rules.reclaim.startable import ready
 from slicewise.slurm_plugin.rules.reclaim.subset_sum import covering
+from slicewise.slurm_plugin.rules.reclaim.whom_for import beneficiaries, why_no_room
 
 _NAMED = 3
 """Most jobs that one line names."""

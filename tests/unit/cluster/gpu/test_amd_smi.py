@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from stand_ins.emulated_gpus import amd_node
 
-from slicewise.cluster.gpu import amd_smi, host
+from slicewise.cluster.gpu import amd_smi, node_files
 from slicewise.cluster.gpu.apply import cut
 from slicewise.cluster.gpu.driver import read_inventory
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
-from slicewise.cluster.language.gpus.checks import faults, table_differences
+from slicewise.cluster.language.gpus.gpu_faults import faults, table_differences
 from slicewise.cluster.language.gpus.inventory import Gpu, GpuProcess, Inventory, LostGpu
 from slicewise.cluster.language.gpus.inventory_json import inventory_of
 from slicewise.cluster.language.gpus.layouts import Placement, geometry
@@ -162,7 +162,7 @@ def without_package(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_host_without_amd_s_gpus_needs_no_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "ROOT", tmp_path)
+    monkeypatch.setattr(node_files, "ROOT", tmp_path)
     with pytest.raises(UnreachableError, match="SW-DRIVER-MISSING"):
         read_inventory(tmp_path)
 
@@ -173,7 +173,7 @@ def test_a_host_with_them_says_what_to_install(
 ) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "kfd").touch()
-    monkeypatch.setattr(host, "ROOT", tmp_path)
+    monkeypatch.setattr(node_files, "ROOT", tmp_path)
     # It may as well be a login host whose CPU has graphics, which scripts then pass over.
     said = r"No NVIDIA driver.*its AMD GPU can't be read.*/opt/rocm/share/amd_smi.*Else run it on"
     with pytest.raises(UnreachableError, match=said) as refused:

@@ -8,8 +8,8 @@ import pytest
 from simulation_figures import CHANGED, END_S, HOSTILE, PRESENT, SERVICE, result, tenant
 
 from slicewise.simulation.report.page import DRAWN, simulation_html
-from slicewise.simulation.rules.report.rows import node_rows
-from slicewise.simulation.rules.runs.figures import (
+from slicewise.simulation.rules.report.figure_rows import node_rows
+from slicewise.simulation.rules.runs.run_figures import (
     FailureFigures,
     RepartitionFigures,
     SimulationResult,

@@ -18,8 +18,8 @@ from builders.site_world import (
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.units import Millislices
 from slicewise.simulation.rules.history.jobs import HistoryJob
-from slicewise.simulation.rules.runs.figures import ESTIMATED
 from slicewise.simulation.rules.runs.parts import Part, parts_of
+from slicewise.simulation.rules.runs.run_figures import ESTIMATED
 from slicewise.simulation.runs.part_run import guarantees
 from slicewise.simulation.runs.simulate import simulate
 from slicewise.slurm_plugin.rules.quota.calendar import Window, WindowKind

@@ -20,10 +20,10 @@ from log_lines import lines
 from stand_ins.network import BoundSocket, MemoryLoop, PairEnd
 
 from slicewise.cluster.language.units import Millislices
-from slicewise.slurm_plugin.admission_server import process as admission_process
 from slicewise.slurm_plugin.admission_server import worker
+from slicewise.slurm_plugin.admission_server import worker_process as admission_process
 from slicewise.slurm_plugin.admission_server.pipe import Decided, GpuVerdict
-from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.slurm_plugin.admission_server.worker_process import AdmissionProcess
 from slicewise.slurm_plugin.rules.admission.snapshot import GpuType
 
 pytestmark = pytest.mark.usefixtures("clock")

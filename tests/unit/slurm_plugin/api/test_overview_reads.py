@@ -17,8 +17,8 @@ from slicewise.cluster.rpc.overview_messages import OverviewAnswer, OverviewRequ
 from slicewise.slurm_plugin.api import overview_reads
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.api.reads import Reads
-from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts
 from slicewise.slurm_plugin.rules.overview.overview import overview
+from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts
 from slicewise.slurm_plugin.state.controller import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")

@@ -11,7 +11,7 @@ from slicewise.slurm_plugin.api import queue_reads
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.api.queue_reads import queue
 from slicewise.slurm_plugin.api.reads import Reads
-from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts
+from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts
 
 pytestmark = pytest.mark.usefixtures("clock")
 

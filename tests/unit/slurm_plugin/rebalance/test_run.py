@@ -36,13 +36,13 @@ from slicewise.cluster.language.slurm.interface import Qos
 from slicewise.slurm_plugin.quota_cycle.compile import Compiled
 from slicewise.slurm_plugin.rebalance import compile_limits as rebalance_limits
 from slicewise.slurm_plugin.rebalance import repartition as cut_step
-from slicewise.slurm_plugin.rebalance.observe import looked
 from slicewise.slurm_plugin.rebalance.run import dry_run
+from slicewise.slurm_plugin.rebalance.site_look import looked
 from slicewise.slurm_plugin.repartition import cluster_run
 from slicewise.slurm_plugin.rules.accounting.types import Charge, RunKey
 from slicewise.slurm_plugin.rules.admission.decayed_use import Holding
 from slicewise.slurm_plugin.rules.limits.desired import BILLING, Difference
-from slicewise.slurm_plugin.rules.mig.due import DueRepartitions, barred_lines
+from slicewise.slurm_plugin.rules.mig.cuts_due import DueRepartitions, barred_lines
 from slicewise.slurm_plugin.rules.mig.problem import SitePlanInput
 from slicewise.slurm_plugin.rules.quota.types import LimitKey, Recall
 

@@ -31,7 +31,7 @@ from slicewise.cluster.language.gpus.repartitions import (
 from slicewise.cluster.language.jobs import NodeView
 from slicewise.slurm_plugin.repartition.actions import LostLockError, RepartitionActions
 from slicewise.slurm_plugin.repartition.executor import Executor
-from slicewise.slurm_plugin.rules.mig.steps import (
+from slicewise.slurm_plugin.rules.mig.repartition_steps import (
     is_due,
 )
 

@@ -13,7 +13,7 @@ from slicewise.cluster.language.gpus.repartitions import (
 )
 from slicewise.slurm_plugin.repartition.executor import Executor
 from slicewise.slurm_plugin.repartition.run import run
-from slicewise.slurm_plugin.rules.mig.due import MOST_IN_A_RUN, STARTS_S
+from slicewise.slurm_plugin.rules.mig.cuts_due import MOST_IN_A_RUN, STARTS_S
 
 DONE, BACK = RepartitionState.DONE, RepartitionState.ROLLED_BACK
 

@@ -10,7 +10,7 @@ from slicewise.launcher.rules.autoscale import policy
 from slicewise.launcher.rules.autoscale.policy import autoscale, initial
 from slicewise.launcher.rules.autoscale.types import Scaling, ServiceLook, Supply
 from slicewise.launcher.rules.gateway.types import Load
-from slicewise.simulation.rules.services.requests import RunningReplica, ServiceRequests
+from slicewise.simulation.rules.services.request_queue import RunningReplica, ServiceRequests
 
 SPAN_S, LOOK_S, START_S = 3 * 3600, 2, 28
 

@@ -28,7 +28,7 @@ from slicewise.simulation.rules.report.comparison import (
     verdict_of,
 )
 from slicewise.simulation.rules.report.documents import compared
-from slicewise.simulation.rules.runs.figures import ESTIMATED, Estimate, SimulationResult
+from slicewise.simulation.rules.runs.run_figures import ESTIMATED, Estimate, SimulationResult
 
 BY_FIGURE = {one.figure: one for one in MEASURES}
 

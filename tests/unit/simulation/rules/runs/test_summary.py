@@ -4,8 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from slicewise.simulation.rules.runs.figures import ESTIMATED, Estimate, Figures, ReplayedService
 from slicewise.simulation.rules.runs.measure import RunSums, TenantSums
+from slicewise.simulation.rules.runs.run_figures import (
+    ESTIMATED,
+    Estimate,
+    Figures,
+    ReplayedService,
+)
 from slicewise.simulation.rules.runs.summary import (
     estimate,
     estimates,

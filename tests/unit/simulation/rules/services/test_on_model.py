@@ -23,11 +23,11 @@ from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.jobs import JobState, JobTag
 from slicewise.cluster.language.slurm.interface import Tasks
 from slicewise.cluster.rpc.messages import DesiredSlotsAnswer, ServiceView
-from slicewise.simulation.rules.services.figures import ServiceOutcome, joined_outcome
-from slicewise.simulation.rules.services.gateway import ReplicaCount, ServiceGateway
+from slicewise.simulation.rules.services.gateway_place import ReplicaCount, ServiceGateway
 from slicewise.simulation.rules.services.launcher import ServiceLauncher
+from slicewise.simulation.rules.services.request_figures import ServiceOutcome, joined_outcome
 from slicewise.simulation.rules.services.service import EngineModel, array_of
-from slicewise.simulation.rules.slurm_model.requests import ModelRequest, QosLimits
+from slicewise.simulation.rules.slurm_model.job_requests import ModelRequest, QosLimits
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos
 
 CHAT = "nlp/chat"

@@ -19,8 +19,8 @@ from slicewise.cluster.language.periods import Period, period_start_s
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.simulation.rules.history.jobs import HistoryJob
 from slicewise.simulation.rules.runs.spending import spent_before
+from slicewise.simulation.rules.site.past_requests import Replayable
 from slicewise.simulation.rules.site.plans import KnownSpending, SlicewisePlan
-from slicewise.simulation.rules.site.requests import Replayable
 from slicewise.slurm_plugin.rules.quota.types import Budget
 
 HOUR_S = 3600.0

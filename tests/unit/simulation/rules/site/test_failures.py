@@ -16,13 +16,13 @@ from builders.site_world import (
 )
 
 from slicewise.simulation.rules.cluster import NodeFailures, SimulatedCluster
-from slicewise.simulation.rules.runs.figures import FailureFigures
 from slicewise.simulation.rules.runs.node_figures import failure_figures
+from slicewise.simulation.rules.runs.run_figures import FailureFigures
 from slicewise.simulation.rules.site.failures import Outage
-from slicewise.simulation.rules.site.loop import Site, SiteTimes
+from slicewise.simulation.rules.site.past_requests import Replayable, replays
 from slicewise.simulation.rules.site.plans import SitePlan
 from slicewise.simulation.rules.site.records import BrokenRun, DownNode, SiteRecord
-from slicewise.simulation.rules.site.requests import Replayable, replays
+from slicewise.simulation.rules.site.simulated_site import Site, SiteTimes
 from slicewise.simulation.runs.outages import outages
 from slicewise.simulation.runs.part_run import part_run
 from slicewise.simulation.runs.simulate import simulate

@@ -7,10 +7,10 @@ from builders.site_world import BEGIN_S, COSTS, GPU, SETTINGS, cluster, past, sl
 
 from slicewise.simulation.rules.cluster import PriorityWeights, Scheduling
 from slicewise.simulation.rules.history.jobs import HistoryJob
-from slicewise.simulation.rules.site.loop import Site, SiteTimes
+from slicewise.simulation.rules.site.past_requests import Replayable, replays
 from slicewise.simulation.rules.site.past_use import EarlierRun, earlier_runs, used_billing_s
 from slicewise.simulation.rules.site.plans import SitePlan, SlurmPlan
-from slicewise.simulation.rules.site.requests import Replayable, replays
+from slicewise.simulation.rules.site.simulated_site import Site, SiteTimes
 from slicewise.slurm_plugin.rules.admission.decayed_use import Holding
 
 HOUR_S = 3600.0

@@ -14,14 +14,14 @@ from slicewise.simulation.rules.cluster import SimulatedCluster, SimulatedNode
 from slicewise.simulation.rules.history.fitting import fitted
 from slicewise.simulation.rules.history.jobs import HistoryJob
 from slicewise.simulation.rules.runs.node_figures import joined_repartitions, repartition_figures
-from slicewise.simulation.rules.services.figures import outcome
+from slicewise.simulation.rules.services.request_figures import outcome
 from slicewise.simulation.rules.services.service import SimulatedService
-from slicewise.simulation.rules.site.capacity import capacity_millislices
 from slicewise.simulation.rules.site.failures import Outage
-from slicewise.simulation.rules.site.loop import Site, SiteTimes
+from slicewise.simulation.rules.site.node_capacity import capacity_millislices
+from slicewise.simulation.rules.site.past_requests import NO_NODES, Replayable, replays
 from slicewise.simulation.rules.site.records import SiteRecord
 from slicewise.simulation.rules.site.repartitions import EVERY_S
-from slicewise.simulation.rules.site.requests import NO_NODES, Replayable, replays
+from slicewise.simulation.rules.site.simulated_site import Site, SiteTimes
 from slicewise.simulation.rules.snapshot.boards import boards_of, with_pads
 from slicewise.slurm_plugin.rules.quota.types import Policy
 

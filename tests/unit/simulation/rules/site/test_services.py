@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from slicewise.cluster.language.jobs import JobView
 from slicewise.simulation.rules.history.jobs import HistoryJob
 from slicewise.simulation.rules.runs.measure import Guarantee, Yardstick, measured
-from slicewise.simulation.rules.services.figures import ServiceOutcome, outcome
+from slicewise.simulation.rules.services.request_figures import ServiceOutcome, outcome
 from slicewise.simulation.rules.services.service import SimulatedService
 from slicewise.simulation.rules.site.plans import SlicewisePlan
 from slicewise.simulation.rules.site.priorities import SitePriorities

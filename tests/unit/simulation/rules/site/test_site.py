@@ -20,10 +20,10 @@ from builders.tenants import tenant
 
 from slicewise.cluster.language.units import Millislices
 from slicewise.simulation.rules.cluster import SimulatedCluster, SimulatedNode
-from slicewise.simulation.rules.site.loop import Site, SiteTimes
+from slicewise.simulation.rules.site.past_requests import Replayable, replays
 from slicewise.simulation.rules.site.plans import SlurmPlan
-from slicewise.simulation.rules.site.requests import Replayable, replays
-from slicewise.simulation.rules.slurm_model.requests import AccountLimits, QosLimits
+from slicewise.simulation.rules.site.simulated_site import Site, SiteTimes
+from slicewise.simulation.rules.slurm_model.job_requests import AccountLimits, QosLimits
 from slicewise.slurm_plugin.rules.quota.calendar import Window, WindowKind
 
 SOON_S = 20

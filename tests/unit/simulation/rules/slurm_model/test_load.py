@@ -12,8 +12,8 @@ from slicewise.simulation.rules.cluster import (
     SimulatedCluster,
     SimulatedNode,
 )
+from slicewise.simulation.rules.slurm_model.job_requests import ModelRequest, QosLimits
 from slicewise.simulation.rules.slurm_model.model import SlurmModel
-from slicewise.simulation.rules.slurm_model.requests import ModelRequest, QosLimits
 
 NODES, TENANTS, JOBS = 125, 10, 1500
 SPAN_S = 0.4 * 86_400

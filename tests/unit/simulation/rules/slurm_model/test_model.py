@@ -8,7 +8,7 @@ from builders.model_world import QUICK, START_S, after, job, model, started, sta
 from slicewise.cluster.language.jobs import JobState
 from slicewise.cluster.language.slurm.interface import JobChange, Tasks
 from slicewise.simulation.rules.cluster import Scheduling
-from slicewise.simulation.rules.slurm_model.requests import QosLimits
+from slicewise.simulation.rules.slurm_model.job_requests import QosLimits
 
 
 def test_a_job_starts_runs_and_ends():

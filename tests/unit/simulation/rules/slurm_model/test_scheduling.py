@@ -12,8 +12,8 @@ from slicewise.simulation.rules.cluster import (
     SimulatedCluster,
     SimulatedNode,
 )
+from slicewise.simulation.rules.slurm_model.job_requests import QosLimits
 from slicewise.simulation.rules.slurm_model.model import SlurmModel
-from slicewise.simulation.rules.slurm_model.requests import QosLimits
 
 HOUR_S = 3600
 

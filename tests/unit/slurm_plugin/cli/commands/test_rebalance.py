@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from slicewise.cluster.language.rebalances import StepName, StepOutcome, StepRecord
 from slicewise.slurm_plugin.cli.commands import rebalance as rebalance_cli
 from slicewise.slurm_plugin.cli.views.rebalances import step_notes, steps_table
-from slicewise.slurm_plugin.rebalance.observe import one_line
+from slicewise.slurm_plugin.rebalance.site_look import one_line
 
 pytestmark = pytest.mark.usefixtures("clock")
 

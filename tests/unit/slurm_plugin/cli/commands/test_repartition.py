@@ -26,7 +26,7 @@ from slicewise.cluster.language.gpus.repartitions import (
 from slicewise.slurm_plugin.cli.commands import repartition
 from slicewise.slurm_plugin.repartition import cluster_run
 from slicewise.slurm_plugin.repartition.survey import Survey
-from slicewise.slurm_plugin.rules.mig.due import DueRepartitions
+from slicewise.slurm_plugin.rules.mig.cuts_due import DueRepartitions
 from slicewise.slurm_plugin.rules.mig.instance_value import InstanceDemand
 from slicewise.slurm_plugin.rules.mig.planner import RepartitionTerms
 from slicewise.slurm_plugin.rules.mig.problem import PlanInput, SitePlanInput

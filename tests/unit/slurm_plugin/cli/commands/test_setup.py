@@ -20,7 +20,7 @@ from slicewise.slurm_plugin.cli.commands import setup
 from slicewise.slurm_plugin.rules.site.answers import guessed
 from slicewise.slurm_plugin.rules.site.conf_checks import conf_checks
 from slicewise.slurm_plugin.rules.site.facts import SlurmFacts, Wanted
-from slicewise.slurm_plugin.rules.site.proposals import GUIDE
+from slicewise.slurm_plugin.rules.site.proposed_files import GUIDE
 
 UNIT = Path(__file__).parents[5] / "etc" / "slicewise-daemon.service"
 

@@ -15,7 +15,7 @@ from slicewise.cluster.rpc.read_messages import WhyAnswer, WhyRow, WhyTable
 from slicewise.slurm_plugin.cli.views.why import screen
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos
 from slicewise.slurm_plugin.rules.explain.why_tenant import why_no_tenant, why_tenant
-from slicewise.slurm_plugin.rules.explain.words import span_text
+from slicewise.slurm_plugin.rules.explain.why_texts import span_text
 from slicewise.slurm_plugin.rules.quota.types import MAX_NOMINAL_MILLISLICES, Budget
 
 pytestmark = pytest.mark.usefixtures("clock")

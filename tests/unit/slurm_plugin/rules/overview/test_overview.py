@@ -22,9 +22,13 @@ from slicewise.cluster.language.jobs import JobState
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import MillisliceSeconds
 from slicewise.cluster.rpc.overview_messages import AttentionItem, OverviewAnswer, ServiceNow
-from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, SurveyedGpu, seats_of
 from slicewise.slurm_plugin.rules.overview.gpus import sharing_types
 from slicewise.slurm_plugin.rules.overview.overview import overview
+from slicewise.slurm_plugin.rules.overview.overview_facts import (
+    OverviewFacts,
+    SurveyedGpu,
+    seats_of,
+)
 from slicewise.slurm_plugin.rules.quota.overcommitment import Overcommitment
 from slicewise.slurm_plugin.rules.quota.types import Budget, Policy
 from slicewise.slurm_plugin.rules.round.barred import BarredJob

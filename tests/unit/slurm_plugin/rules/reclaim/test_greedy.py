@@ -3,7 +3,7 @@
 import pytest
 
 from slicewise.slurm_plugin.rules.quota.jobs import Shape, WaitingJob
-from slicewise.slurm_plugin.rules.reclaim.capacity import Capacity
+from slicewise.slurm_plugin.rules.reclaim.free_capacity import Capacity
 from slicewise.slurm_plugin.rules.reclaim.greedy import fill
 from slicewise.slurm_plugin.rules.reclaim.running import Running
 

@@ -8,7 +8,7 @@ from slicewise.cluster.rpc.messages import ServiceView, SlotView
 from slicewise.launcher.rules.engines.engine import Answer, Probe
 from slicewise.launcher.rules.gateway.routing import Route
 from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Server, ServerMode
-from slicewise.simulation.rules.services.requests import RunningReplica, ServiceRequests
+from slicewise.simulation.rules.services.request_queue import RunningReplica, ServiceRequests
 from slicewise.simulation.rules.services.service import SimulatedService
 
 COUNTER = "model"

@@ -14,7 +14,9 @@ from slicewise.cluster.language.jobs import ALLOTTED
 from slicewise.cluster.language.slurm.interface import Slurm
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
-from slicewise.slurm_plugin.rules.mig.demand import (
+from slicewise.slurm_plugin.rules.mig.gpu_state import Past, past
+from slicewise.slurm_plugin.rules.mig.guaranteed_shapes import needs
+from slicewise.slurm_plugin.rules.mig.instance_demand import (
     MOVE_S,
     REPARTITION_S,
     in_use,
@@ -25,8 +27,6 @@ from slicewise.slurm_plugin.rules.mig.demand import (
     room_of,
     waiting_for_instances,
 )
-from slicewise.slurm_plugin.rules.mig.gpu_state import Past, past
-from slicewise.slurm_plugin.rules.mig.guaranteed_shapes import needs
 from slicewise.slurm_plugin.rules.mig.planner import HORIZON_S, RepartitionTerms
 from slicewise.slurm_plugin.rules.mig.problem import SiteObservation, SitePlanInput, inputs
 from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder

@@ -24,13 +24,13 @@ from slicewise.simulation.report.tables import (
     trust_table,
 )
 from slicewise.simulation.rules.report.comparison import MEASURES
-from slicewise.simulation.rules.report.rows import (
+from slicewise.simulation.rules.report.figure_rows import (
     figure_rows,
     service_rows,
     tenant_rows,
     trust_rows,
 )
-from slicewise.simulation.rules.report.words import (
+from slicewise.simulation.rules.report.figure_texts import (
     chance_text,
     difference_text,
     figure_text,

@@ -8,7 +8,7 @@ import pytest
 from stand_ins.emulated_gpus import FaultyDriver, gpu_node
 
 from slicewise.cluster.gpu.nvml import opened, read_inventory
-from slicewise.cluster.language.gpus.checks import faults, table_differences
+from slicewise.cluster.language.gpus.gpu_faults import faults, table_differences
 from slicewise.cluster.language.gpus.layouts import Placement
 from slicewise.cluster.language.gpus.mig_profiles import Board, MigProfile, board, boards
 from slicewise.sandbox.nvml.driver import EmulatedGpu

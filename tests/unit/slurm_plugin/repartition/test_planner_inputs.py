@@ -32,10 +32,15 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.slurm import node_command
 from slicewise.sandbox.amd_smi.driver import EmulatedAmdGpu
 from slicewise.slurm_plugin.ledger.repartitions import NodeSurvey
-from slicewise.slurm_plugin.repartition.observe import gathered
+from slicewise.slurm_plugin.repartition.planner_inputs import gathered
 from slicewise.slurm_plugin.repartition.survey import survey
 from slicewise.slurm_plugin.rules.mig.candidates import GpuState, JobHolder, ReplicaHolder
-from slicewise.slurm_plugin.rules.mig.due import GpuRepartition, barred_lines, cuts_due, has_order
+from slicewise.slurm_plugin.rules.mig.cuts_due import (
+    GpuRepartition,
+    barred_lines,
+    cuts_due,
+    has_order,
+)
 from slicewise.slurm_plugin.rules.mig.gpu_state import lines_by_node
 from slicewise.slurm_plugin.rules.mig.planner import GpuPlan, plan
 from slicewise.slurm_plugin.rules.mig.problem import PlanInput, SitePlanInput
@@ -647,11 +652,12 @@ async def test_what_slurm_has_no_order_for_is_cut_for_who_waits_alone(
         for step in plan(of.board, of.gpus, of.demand, of.terms):
             yield replace(step, destroy=ONES, create=(one,), asked=step.asked)
 
-    monkeypatch.setattr("slicewise.slurm_plugin.rules.mig.due.plan", full)
+    monkeypatch.setattr("slicewise.slurm_plugin.rules.mig.cuts_due.plan", full)
     assert one in cuts_due(found).now[0].after
     asked = ("3g.40gb",)
     monkeypatch.setattr(
-        "slicewise.slurm_plugin.rules.mig.due.has_order", lambda _, them: them[-1].created == asked
+        "slicewise.slurm_plugin.rules.mig.cuts_due.has_order",
+        lambda _, them: them[-1].created == asked,
     )
     assert cuts_due(found).now[0].after == (Placement("3g.40gb", 0, 4), THREE)
 
@@ -662,7 +668,7 @@ async def test_what_slurm_has_no_order_for_at_all_is_not_planned_and_said(
     wants_a_3g(site)
     found = await site.gathered()
     assert not cuts_due(found).barred
-    monkeypatch.setattr("slicewise.slurm_plugin.rules.mig.due.has_order", lambda *_: False)
+    monkeypatch.setattr("slicewise.slurm_plugin.rules.mig.cuts_due.has_order", lambda *_: False)
     due = cuts_due(found)
     assert (due.now, due.barred) == ((), {"3g.40gb": ("gpu01",)})
     (line,) = barred_lines(due)

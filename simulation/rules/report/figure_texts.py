@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from slicewise.cluster.language.periods import age_text
 from slicewise.cluster.language.units import slices_text
 from slicewise.simulation.rules.report.comparison import Measure, is_far
-from slicewise.simulation.rules.runs.figures import (
+from slicewise.simulation.rules.runs.run_figures import (
     Estimate,
     ReplayedTenant,
     SelfCheck,

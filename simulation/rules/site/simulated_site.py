@@ -20,10 +20,11 @@ from slicewise.cluster.language.jobs import WAITING, JobState, JobView
 from slicewise.cluster.language.units import Millislices
 from slicewise.simulation.rules.cluster import SimulatedCluster
 from slicewise.simulation.rules.site.admission import Refused
-from slicewise.simulation.rules.site.capacity import node_millislices
 from slicewise.simulation.rules.site.deciding import SlicewiseOnModel
 from slicewise.simulation.rules.site.failures import FailingNodes, Outage
 from slicewise.simulation.rules.site.looks import Looks
+from slicewise.simulation.rules.site.node_capacity import node_millislices
+from slicewise.simulation.rules.site.past_requests import Replay, with_time_for
 from slicewise.simulation.rules.site.past_use import EarlierRun, used_billing_s
 from slicewise.simulation.rules.site.plans import SitePlan, SlicewisePlan
 from slicewise.simulation.rules.site.records import (
@@ -36,11 +37,10 @@ from slicewise.simulation.rules.site.records import (
     replica,
 )
 from slicewise.simulation.rules.site.repartitions import SiteRepartitions
-from slicewise.simulation.rules.site.requests import Replay, with_time_for
 from slicewise.simulation.rules.site.window_times import period_times_s, window_times_s
+from slicewise.simulation.rules.slurm_model.job_records import NODE_FAIL
 from slicewise.simulation.rules.slurm_model.model import SlurmModel
 from slicewise.simulation.rules.slurm_model.priority import next_period_s
-from slicewise.simulation.rules.slurm_model.records import NODE_FAIL
 from slicewise.slurm_plugin.rules.common.costs import job_cost, run_cost
 from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed
 from slicewise.slurm_plugin.rules.quota.waits import waits_of

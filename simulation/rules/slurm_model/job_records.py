@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from slicewise.cluster.language.jobs import JobState, JobView
-from slicewise.simulation.rules.slurm_model.requests import ModelRequest
+from slicewise.simulation.rules.slurm_model.job_requests import ModelRequest
 
 if TYPE_CHECKING:
     from slicewise.simulation.rules.slurm_model.nodes import ModelNode

@@ -8,10 +8,10 @@ import pytest
 from slicewise.cluster.language.jobs import JobView
 from slicewise.cluster.language.slurm.job_rows import JOB_FIELDS, parse_jobs
 from slicewise.cluster.language.slurm.unread import ignored
-from slicewise.cluster.slurm import steps
+from slicewise.cluster.slurm import running_steps
 from slicewise.cluster.slurm.pyslurm_records import step_views
-from slicewise.cluster.slurm.run import Reply
-from slicewise.cluster.slurm.steps import StepReader
+from slicewise.cluster.slurm.run_command import Reply
+from slicewise.cluster.slurm.running_steps import StepReader
 
 MANY = 20_000
 ROW = dict.fromkeys(JOB_FIELDS, "") | {
@@ -34,8 +34,8 @@ class Slurmctld:
         self.listed: list[str] = []
         self.asked: list[str] = []
         self.words: Callable[[str], str] = with_port
-        patch.setattr(steps, "run", self._run)
-        patch.setattr(steps, "attempt", self._attempt)
+        patch.setattr(running_steps, "run", self._run)
+        patch.setattr(running_steps, "attempt", self._attempt)
 
     async def _run(self, *_: object, **__: object) -> str:
         return "\n".join(self.listed)

@@ -16,7 +16,7 @@ from slicewise.simulation.rules.report.comparison import (
     service_differences,
     tenant_differences,
 )
-from slicewise.simulation.rules.report.words import (
+from slicewise.simulation.rules.report.figure_texts import (
     NOTHING,
     difference_text,
     figure_text,
@@ -27,7 +27,7 @@ from slicewise.simulation.rules.report.words import (
     slice_hours_text,
     wait_text,
 )
-from slicewise.simulation.rules.runs.figures import (
+from slicewise.simulation.rules.runs.run_figures import (
     Figures,
     RepartitionFigures,
     ReplayedService,

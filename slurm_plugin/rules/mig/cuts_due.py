@@ -10,8 +10,8 @@ from slicewise.cluster.language.gpus.layouts import Placement
 from slicewise.cluster.language.gpus.repartitions import (
     PlannedRepartition,
 )
-from slicewise.slurm_plugin.rules.mig.checks import planned
 from slicewise.slurm_plugin.rules.mig.gpu_state import NodeLook, devices_at
+from slicewise.slurm_plugin.rules.mig.node_checks import planned
 from slicewise.slurm_plugin.rules.mig.planner import GpuChange, plan
 from slicewise.slurm_plugin.rules.mig.problem import PlanInput, SitePlanInput
 from slicewise.slurm_plugin.rules.slurm_config.gres import Device

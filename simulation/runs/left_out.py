@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from slicewise.cluster.language.codes import Code
 from slicewise.simulation.rules.history.jobs import HistoryJob
 from slicewise.simulation.rules.runs.experiment import Experiment
-from slicewise.simulation.rules.site.capacity import capacity_millislices
+from slicewise.simulation.rules.site.node_capacity import capacity_millislices
+from slicewise.simulation.rules.site.past_requests import ANY_TYPE, Replayable
 from slicewise.simulation.rules.site.plans import SlicewisePlan
-from slicewise.simulation.rules.site.requests import ANY_TYPE, Replayable
 from slicewise.simulation.runs.part_run import all_parts, span_s
 from slicewise.slurm_plugin.rules.quota.calendar import loosest
 from slicewise.slurm_plugin.rules.quota.overcommitment import over_words

@@ -16,8 +16,8 @@ from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.slurm.job_history import HISTORY_FIELDS
 from slicewise.simulation.rules.cluster import Scheduling, SimulatedNode
 from slicewise.simulation.rules.snapshot.site import described, scheduling_of
-from slicewise.simulation.snapshot import read
-from slicewise.simulation.snapshot.read import is_archive, read_snapshot
+from slicewise.simulation.snapshot import archive_reader
+from slicewise.simulation.snapshot.archive_reader import is_archive, read_snapshot
 from slicewise.slurm_plugin.rules.snapshot.archive import write_archive
 from slicewise.slurm_plugin.rules.snapshot.contents import HISTORY, STATE, to_json
 
@@ -203,7 +203,7 @@ def test_what_is_no_json_is_refused(tmp_path: Path, text: bytes):
 def test_a_member_that_unpacks_to_too_much_is_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(read, "MOST_STATE_BYTES", 1 << 20)
+    monkeypatch.setattr(archive_reader, "MOST_STATE_BYTES", 1 << 20)
     path = made(tmp_path, {STATE: b" " * (1 << 24)})
     assert path.stat().st_size < 1 << 16
     assert "more than 1048576 bytes" in refused(path)

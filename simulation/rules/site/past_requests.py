@@ -9,7 +9,7 @@ from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.messages import VERSION, SubmitRequest
 from slicewise.simulation.rules.cluster import SimulatedCluster, SimulatedNode
 from slicewise.simulation.rules.history.jobs import HistoryJob
-from slicewise.simulation.rules.slurm_model.requests import ModelRequest
+from slicewise.simulation.rules.slurm_model.job_requests import ModelRequest
 from slicewise.slurm_plugin.rules.common.costs import run_cost
 from slicewise.slurm_plugin.rules.common.qos_names import is_ours
 

@@ -8,10 +8,7 @@ from math import floor, inf
 from slicewise.cluster.language.gres import tres_name
 from slicewise.cluster.language.jobs import JobState
 from slicewise.simulation.rules.cluster import SimulatedCluster
-from slicewise.simulation.rules.slurm_model.limits import ModelLimits
-from slicewise.simulation.rules.slurm_model.nodes import ANY_TYPE, NodeTable
-from slicewise.simulation.rules.slurm_model.priority import Priorities
-from slicewise.simulation.rules.slurm_model.records import (
+from slicewise.simulation.rules.slurm_model.job_records import (
     BECOMES_PRIORITY,
     HELD_AFTER_REQUEUE,
     HELD_BY_USER,
@@ -24,7 +21,10 @@ from slicewise.simulation.rules.slurm_model.records import (
     Key,
     Shape,
 )
-from slicewise.simulation.rules.slurm_model.requests import ModelRequest
+from slicewise.simulation.rules.slurm_model.job_requests import ModelRequest
+from slicewise.simulation.rules.slurm_model.nodes import ANY_TYPE, NodeTable
+from slicewise.simulation.rules.slurm_model.priority import Priorities
+from slicewise.simulation.rules.slurm_model.qos_limits import ModelLimits
 
 MIN_JOB_AGE_S = 300.0
 """MinJobAge: how long slurmctld keeps a job that has ended."""

@@ -5,7 +5,7 @@ from builders.tenants import tenant
 
 from slicewise.cluster.language.billing import MILLISLICES
 from slicewise.cluster.language.units import Millislices
-from slicewise.simulation.rules.site.limits import (
+from slicewise.simulation.rules.site.limits_of_round import (
     account_limits,
     associations,
     conf_of,
@@ -13,7 +13,7 @@ from slicewise.simulation.rules.site.limits import (
     own_qos,
     qos_limits,
 )
-from slicewise.simulation.rules.slurm_model.requests import AccountLimits, QosLimits
+from slicewise.simulation.rules.slurm_model.job_requests import AccountLimits, QosLimits
 from slicewise.slurm_plugin.rules.limits.desired import Setting
 from slicewise.slurm_plugin.rules.quota.types import LimitKey, Quota, Tenant
 

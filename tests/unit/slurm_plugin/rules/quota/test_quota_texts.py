@@ -6,13 +6,13 @@ from builders.tenants import tenant
 
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.slurm_plugin.rules.quota.quota_texts import budget_text, change_words, quota_words
 from slicewise.slurm_plugin.rules.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
     MAX_NOMINAL_MILLISLICES,
     Budget,
     Quota,
 )
-from slicewise.slurm_plugin.rules.quota.words import budget_text, change_words, quota_words
 
 QUOTA = Quota(
     Millislices(6000),

@@ -7,7 +7,7 @@ from builders.site_world import BEGIN_S, COSTS, GPU, cluster, past
 
 from slicewise.simulation.rules.cluster import SimulatedNode
 from slicewise.simulation.rules.history.jobs import HistoryJob
-from slicewise.simulation.rules.site.requests import (
+from slicewise.simulation.rules.site.past_requests import (
     NO_NODES,
     NO_PARTITION,
     Replay,

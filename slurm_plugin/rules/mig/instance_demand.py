@@ -13,9 +13,9 @@ from slicewise.cluster.language.jobs import JobView, NodeView, RunRecord, is_of_
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.common.costs import job_cost
 from slicewise.slurm_plugin.rules.common.qos_names import holder_of, is_own
-from slicewise.slurm_plugin.rules.mig.checks import unfit
 from slicewise.slurm_plugin.rules.mig.guaranteed_shapes import Needs
 from slicewise.slurm_plugin.rules.mig.instance_value import InstanceDemand, InstanceRequest
+from slicewise.slurm_plugin.rules.mig.node_checks import unfit
 from slicewise.slurm_plugin.rules.quota.attainable import highest_limits
 from slicewise.slurm_plugin.rules.quota.demand import take_types, types_left, within_guarantees
 from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder, is_managed

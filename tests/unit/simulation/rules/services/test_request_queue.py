@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicewise.simulation.rules.services.requests import RunningReplica, ServiceRequests
+from slicewise.simulation.rules.services.request_queue import RunningReplica, ServiceRequests
 
 
 def requests(

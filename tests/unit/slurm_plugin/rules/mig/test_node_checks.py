@@ -8,7 +8,7 @@ from stand_ins.repartition_world import AFTER, BEFORE, GPU, NODE, inventory_of
 
 from slicewise.cluster.language.gpus.layouts import Placement
 from slicewise.cluster.language.jobs import NodeView
-from slicewise.slurm_plugin.rules.mig import checks as looks
+from slicewise.slurm_plugin.rules.mig import node_checks as looks
 from slicewise.slurm_plugin.rules.mig.planner import GpuPlan
 from slicewise.slurm_plugin.rules.slurm_config.gres import Device
 

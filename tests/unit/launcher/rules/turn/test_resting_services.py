@@ -8,7 +8,7 @@ import pytest
 from benchmarks.tick import gateway, heard, view
 from slicewise.launcher.rules.gateway.types import Backend, Gateway
 from slicewise.launcher.rules.turn.plan import NO_RESTS, TurnPlan, decide
-from slicewise.launcher.rules.turn.rest import REST_S
+from slicewise.launcher.rules.turn.resting_services import REST_S
 from slicewise.launcher.rules.turn.state import State
 
 SERVICES, EVERY, START_S = 20, 20, 1_700_000_000.0

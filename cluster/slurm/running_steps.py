@@ -11,7 +11,7 @@ from slicewise.cluster.language.jobs import JobView, StepView
 from slicewise.cluster.language.slurm.fields import MOST_STEPS, answers, whole
 from slicewise.cluster.language.slurm.parse import parse_step, parse_step_ids
 from slicewise.cluster.language.slurm.unread import ReportsUnread, each
-from slicewise.cluster.slurm.run import IDS, SQUEUE, attempt, run, secret
+from slicewise.cluster.slurm.run_command import IDS, SQUEUE, attempt, run, secret
 
 _RUNS = re.compile(r"^ +State=RUNNING .*NodeList=", re.MULTILINE)
 _Key = tuple[int, int, int | None, str]

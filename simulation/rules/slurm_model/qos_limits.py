@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-from slicewise.simulation.rules.slurm_model.records import INVALID_QOS, JobRecord
-from slicewise.simulation.rules.slurm_model.requests import AccountLimits, QosLimits
+from slicewise.simulation.rules.slurm_model.job_records import INVALID_QOS, JobRecord
+from slicewise.simulation.rules.slurm_model.job_requests import AccountLimits, QosLimits
 
 CALC_PERIOD_S = 300.0
 """PriorityCalcPeriod of a slurm.conf that names none."""

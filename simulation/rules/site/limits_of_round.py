@@ -9,7 +9,7 @@ from slicewise.cluster.language.gres import tres_name
 from slicewise.cluster.language.jobs import PartitionView
 from slicewise.cluster.language.slurm.interface import Association
 from slicewise.simulation.rules.cluster import SimulatedCluster
-from slicewise.simulation.rules.slurm_model.requests import AccountLimits, QosLimits
+from slicewise.simulation.rules.slurm_model.job_requests import AccountLimits, QosLimits
 from slicewise.slurm_plugin.rules.common.qos_names import GATE_QOS, is_ours, qos_name
 from slicewise.slurm_plugin.rules.limits.desired import (
     EXEMPT,

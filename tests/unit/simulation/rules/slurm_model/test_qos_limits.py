@@ -2,7 +2,7 @@
 
 from builders.model_world import after, job, model, states
 
-from slicewise.simulation.rules.slurm_model.requests import AccountLimits, QosLimits
+from slicewise.simulation.rules.slurm_model.job_requests import AccountLimits, QosLimits
 
 
 def test_reasons_name_who_limits_what():
