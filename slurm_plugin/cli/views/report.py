@@ -1,5 +1,6 @@
 """A month's report for terminals."""
 
+from slicewise.cluster.language.palette import FIGURES
 from slicewise.cluster.runtime.console import FittingTable, column
 from slicewise.slurm_plugin.page.report import hours, percent, slices
 from slicewise.slurm_plugin.rules.pages.month import (
@@ -24,7 +25,7 @@ def report_table(facts: MonthFacts) -> FittingTable:
             column("tenant", (month.name for month in months)),
             column("slice-hours", (hours(month.used_millislice_s) for month in months), right=True),
             *(
-                column(name.replace("_", " "), cells, right=True, rank=1)
+                column(FIGURES[name].word, cells, right=True, rank=1)
                 for name, cells in means.items()
             ),
             column(
