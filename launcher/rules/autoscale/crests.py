@@ -100,14 +100,15 @@ def worth_having(
     """Return the highest level whose places are worth being there for its next crest; 0: none.
 
     Without a replica of ``concurrency`` places, so many requests of ``service_s`` seconds are late
-    as it would begin until a start for the crest ends. What is started now comes in time for the
-    next crest only of levels whose crest goes on, and the forecast starts what that one needs.
+    as it would begin until a start for the crest ends: one for each place at least, as the crest
+    reaches it. What is started now comes in time for the next crest only of levels whose crest goes
+    on, and the forecast starts what that one needs.
     """
     for expected in _expected(known):
         level, of = expected.level, expected.of
         if stakes.start_s is None and (of.last_s < at_s or not expected.is_larger):
             continue
-        late = expected.used_s * min(level, concurrency) / service_s
+        late = max(1.0, expected.used_s / service_s) * min(level, concurrency)
         saved_s = min(late * stakes.late_s, stakes.most_s) + (stakes.start_s or 0.0)
         if saved_s * expected.chance > price_of_waiting(of.pauses, at_s - of.last_s):
             return level

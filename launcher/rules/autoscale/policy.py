@@ -61,9 +61,10 @@ _RAREST_S = 36.0
 """Lowest request rate that is priced as it is: one request in this many seconds. A service with
 fewer requests pays for a late one as if it had that rate."""
 _DEAREST_IDLE_S = 900.0
-"""Highest price of a late request, in slice-seconds, for a service without any request."""
+"""Highest price of a late request, in slice-seconds, for a service without any request, while the
+aim is attained."""
 _DEAREST_CREST_S = 3600.0
-"""Highest price of a burst without a replica that it needs, in slice-seconds."""
+"""Highest price of a burst without a replica that it needs, in slice-seconds, likewise."""
 _LATE_AFTER, _LATE_WITHIN = 0.2, 0.1
 """Share of a period's requests that is late if there are no places for its peak: a peak is short.
 After: when a start could help. Within: until then, a longer period, so its peak makes a smaller
@@ -573,10 +574,10 @@ def _for_bursts(scaling: Scaling, memory: Memory, look: ServiceLook, patience: f
     """
     if scaling.keep_alive_s is not None or scaling.learns or memory.is_given_up:
         return 0
-    late_s = min(_price_s(scaling, memory), _DEAREST_IDLE_S)
+    late_s, most_s = _idle_price_s(scaling, memory), _DEAREST_CREST_S * _dearer(scaling, memory)
 
     def worth(start_s: float | None) -> int:
-        stakes = Stakes(late_s, _DEAREST_CREST_S, start_s)
+        stakes = Stakes(late_s, most_s, start_s)
         args = memory.crests, look.at_s, memory.service_s, scaling.concurrency
         return ceil(worth_having(*args, stakes) * patience / scaling.concurrency - _NEARLY)
 
@@ -590,7 +591,7 @@ def _is_kept(scaling: Scaling, memory: Memory, look: ServiceLook) -> bool:
         return False
     if scaling.keep_alive_s is not None:
         return memory.idle.age_s(look.at_s) < scaling.keep_alive_s
-    costs_s = memory.delays.load_s + min(_price_s(scaling, memory), _DEAREST_IDLE_S)
+    costs_s = memory.delays.load_s + _idle_price_s(scaling, memory)
     return is_worth_keeping(memory.idle, look.at_s, costs_s)
 
 
@@ -602,8 +603,21 @@ def _price_s(scaling: Scaling, memory: Memory) -> float:
     the concurrency is learnt: that loop already keeps the objectives.
     """
     rate = max(memory.arrivals.usual_rate, 1 / _RAREST_S)
-    factor = 1.0 if scaling.learns else memory.attained.factor
-    return factor / ((1 - scaling.aim) * rate)
+    return _factor(scaling, memory) / ((1 - scaling.aim) * rate)
+
+
+def _factor(scaling: Scaling, memory: Memory) -> float:
+    return 1.0 if scaling.learns else memory.attained.factor
+
+
+def _dearer(scaling: Scaling, memory: Memory) -> float:
+    """Return by what the highest prices are multiplied: as the price is while the aim is missed."""
+    return max(1.0, _factor(scaling, memory))
+
+
+def _idle_price_s(scaling: Scaling, memory: Memory) -> float:
+    """Return the price of one late request that has no replica to come to, in slice-seconds."""
+    return min(_price_s(scaling, memory), _DEAREST_IDLE_S * _dearer(scaling, memory))
 
 
 def _places_for_backlog(

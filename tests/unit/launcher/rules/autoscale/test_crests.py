@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from slicewise.launcher.rules.autoscale.attainment import Attainment
 from slicewise.launcher.rules.autoscale.crests import (
     Crest,
     Stakes,
@@ -12,8 +13,13 @@ from slicewise.launcher.rules.autoscale.crests import (
     worth_having,
 )
 from slicewise.launcher.rules.autoscale.histogram import added
-from slicewise.launcher.rules.autoscale.idle import EDGES_S, Pauses, price_of_waiting
-from slicewise.launcher.rules.autoscale.policy import autoscale, initial
+from slicewise.launcher.rules.autoscale.idle import (
+    EDGES_S,
+    Pauses,
+    learn_pause,
+    price_of_waiting,
+)
+from slicewise.launcher.rules.autoscale.policy import Memory, Peak, autoscale, initial
 from slicewise.launcher.rules.autoscale.types import Scaling, ScalingDecision, ServiceLook, Supply
 from slicewise.launcher.rules.gateway.types import Load
 
@@ -149,3 +155,31 @@ def test_status_says_which_number_would_do_where_the_aim_is_out_of_reach():
     found = served(replace(SCALING, max_replicas=3), 3600)
     assert "max_replicas = 3 lets no more run, about 11 would do" in found[-115].reason
     assert "began in time, not 99 %" in found[-115].reason.replace("%", " %")
+
+
+def test_a_place_that_a_crest_reaches_saves_one_late_request_though_that_takes_long():
+    """A crest of 10 s of requests of a minute: one more of them waits for a place to begin."""
+    known = bursts(10, 120)
+    at_s = known[-1].last_s + 100
+    assert worth_having(known, at_s, 60.0, 1, replace(DEAR, late_s=50.0, start_s=5.0)) == 8
+
+
+def test_while_an_aim_is_missed_bursts_may_cost_more():
+    """Bursts that are rare and large: at the usual highest price no replica waits for one."""
+    known = bursts(6, 6000, places=32)
+    missed = Attainment(begun=100.0, late=20.0, factor=8.0, goal=8.0)
+    look = ServiceLook(known[-1].last_s + 300, Load(), Supply(ready=32))
+    kept = [
+        autoscale(
+            SCALING,
+            Memory(
+                crests=known,
+                attained=attained,
+                peaks=(Peak(look.at_s, 1),),
+                idle=learn_pause(Pauses(), 0, known[-1].last_s),
+            ),
+            look,
+        )[1].wanted
+        for attained in (Attainment(), missed)
+    ]
+    assert kept[0] == 0 < kept[1]
