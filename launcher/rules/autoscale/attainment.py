@@ -6,13 +6,19 @@ from its order, so how long each has waited is known to the length of a look.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import exp
+from math import exp, sqrt
 from operator import attrgetter
 
 _SPAN_S = 1800.0
 """Seconds over which the share is taken."""
 _ENOUGH = 50.0
-"""Requests that say what share is in time."""
+"""Requests of which it is not asked what chance makes of their share in time."""
+_CHANCE = 2.0
+"""Deviations by which late ones of fewer exceed what is permitted if that is said."""
+_MISSED = 0.01
+"""Share by which the aim is missed if that is said."""
+_LATELY = exp(-1)
+"""What a late request counts after a span; less is no longer said of that span."""
 _FEW_LATE = 50.0
 """So many late requests, and others as the aim permits, are assumed besides, so that a few say
 little: with an aim of 0.99, hundreds in time don't show that fewer replicas would do."""
@@ -57,10 +63,15 @@ class Attainment:
     factor: float = 1.0
     goal: float = 1.0
 
-    @property
-    def share(self) -> float | None:
-        """The share in time; None before enough is known."""
-        return 1 - self.late / self.begun if self.begun >= _ENOUGH else None
+    def missed(self, aim: float) -> float | None:
+        """Return the share in time if it misses the aim by more than a point.
+
+        None if it does not, or by no more than chance makes of a few.
+        """
+        permitted = (1 - aim) * self.begun
+        by_chance = _CHANCE * sqrt(permitted) if self.begun < _ENOUGH else 0.0
+        is_missed = self.late > permitted + max(_MISSED * self.begun, by_chance)
+        return 1 - self.late / self.begun if is_missed and self.late >= _LATELY else None
 
 
 @dataclass(frozen=True)

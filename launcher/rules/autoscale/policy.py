@@ -24,6 +24,7 @@ from slicewise.launcher.rules.autoscale.capacity import (
     learn_capacity,
 )
 from slicewise.launcher.rules.autoscale.crests import (
+    LEVELS,
     Crests,
     Stakes,
     highest_since,
@@ -90,9 +91,8 @@ _FULL = 0.75
 _NEARLY = 0.001
 _TIMED = 25
 """Answers that say how long requests take."""
-_MISSED, _MISSED_SINCE_S = 0.01, 3600.0
-"""Share by which the aim is missed if that is said, and of how many seconds the bursts are that
-show how many replicas would do."""
+_MISSED_SINCE_S = 3600.0
+"""Of how many seconds the bursts are that show how many replicas would do."""
 
 
 @dataclass(frozen=True)
@@ -545,7 +545,7 @@ def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
     surprises = errors.of(forecast, wakes=look.at_s - memory.woke_s < AFTER * horizon_s)
     after = at_once(surprises.after, bursts, forecast, _LATE_AFTER * worth)
     within = at_once(surprises.within, bursts, forecast, _LATE_WITHIN * worth)
-    patience = service_s / (service_s + _MARGIN * _wait_s(scaling, memory))
+    patience = _patience(scaling, memory)
     needed = max(
         after * patience,
         min(within * patience, look.supply.coming * scaling.concurrency),
@@ -564,6 +564,12 @@ def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
     limit = memory.capacity.limit
     given = limit if scaling.learns and limit < scaling.concurrency else None
     return ReplicaNeed(replicas, forecast, needed, horizon_s, in_full_s, untold, given)
+
+
+def _patience(scaling: Scaling, memory: Memory) -> float:
+    """Return the share of the places of a short peak that do, since requests may wait."""
+    service_s = memory.service_s
+    return service_s / (service_s + _MARGIN * _wait_s(scaling, memory))
 
 
 def _for_bursts(scaling: Scaling, memory: Memory, look: ServiceLook, patience: float) -> int:
@@ -731,29 +737,44 @@ def _reason(
 
 def _missed_words(scaling: Scaling, memory: Memory, look: ServiceLook) -> str:
     """Say that fewer requests begin in time than shall, why, and which number would do."""
-    share, attained = memory.attained.share, memory.attained
-    if share is None or share >= scaling.aim - _MISSED:
+    attained = memory.attained
+    share = attained.missed(scaling.aim)
+    if share is None:
         return ""
     late = f"{share:.0%} of the requests of the last half hour began in time, not {scaling.aim:.0%}"
     replicas = _enough(scaling, memory, look)
     if attained.short < attained.late / 2:
-        if scaling.learns:
+        if scaling.learns and look.at_s - memory.woke_s > _MISSED_SINCE_S:
             return ""
-        least = min(replicas, scaling.max_replicas)
-        return f"{late}: starts come too late for its bursts; min_replicas = {least} would do"
+        takes = f"a start takes {memory.delays.start_s:.0f} s"
+        within = f"requests may wait {_wait_s(scaling, memory):.1f} s"
+        return f"{late}: {within}, {takes}{_least_words(replicas, scaling, look)}"
     if look.supply.ready < scaling.max_replicas:
         return f"{late}: quota lets no more replicas run{_would_do(replicas, look.supply.ready)}"
     enough = _would_do(replicas, scaling.max_replicas)
     return f"{late}: max_replicas = {scaling.max_replicas} lets no more run{enough}"
 
 
+def _least_words(replicas: int, scaling: Scaling, look: ServiceLook) -> str:
+    """Say how many replicas that always run would do, and what has to let them."""
+    if replicas <= scaling.min_replicas:
+        return ""
+    lets = ["max_replicas"] if replicas > scaling.max_replicas else []
+    if look.room is not None and replicas > look.supply.coming + look.room:
+        lets.append("quota")
+    beside = f" with {' and '.join(lets)} for as many" if lets else ""
+    return f"; min_replicas = {replicas}{beside} would do"
+
+
 def _enough(scaling: Scaling, memory: Memory, look: ServiceLook) -> int:
     """Return how many replicas would have done lately; where no bursts are learnt, in the mean."""
-    if not scaling.learns:
-        most = highest_since(memory.crests, look.at_s - _MISSED_SINCE_S)
-        return ceil(most / scaling.concurrency)
-    places = max(memory.arrivals.rates) * memory.service_s
-    return ceil((places + sqrt(places)) / scaling.concurrency)
+    if scaling.learns:
+        places, patience = max(memory.arrivals.rates) * memory.service_s, 1.0
+    else:
+        reached = highest_since(memory.crests, look.at_s - _MISSED_SINCE_S)
+        places = next((level - 1 for level in LEVELS if level > reached), reached)
+        patience = _patience(scaling, memory)
+    return max(1, ceil((places + sqrt(places)) * patience / scaling.concurrency))
 
 
 def _alone_words(scaling: Scaling, memory: Memory) -> str:

@@ -35,7 +35,8 @@ def looked_at(
 
 def test_who_never_waits_is_in_time():
     known = looked_at([(10, 0)] * 20)
-    assert known.share == 1
+    assert known.begun == pytest.approx(200, rel=0.01)
+    assert known.late == 0
     assert known.waiting == ()
 
 
@@ -89,7 +90,8 @@ def test_what_begins_too_late_makes_a_late_request_dearer_and_only_slowly():
 def test_in_the_long_run_as_many_are_late_as_the_aim_permits():
     """One in ten: whatever comes first, the price ends where it began."""
     in_turn = looked_at([*[(9, 0)] * 3, (3, 3), (0, 3), (0, 3), (0, 0)] * 200)
-    assert in_turn.share == pytest.approx(0.9, abs=0.001)
+    assert in_turn.late / in_turn.begun == pytest.approx(0.1, abs=0.001)
+    assert in_turn.missed(0.9) is None
     assert in_turn.goal == pytest.approx(1, abs=0.2)
 
 
@@ -98,6 +100,27 @@ def test_while_all_replicas_serve_that_may_run_a_higher_price_is_no_help():
     known = looked_at(late, is_full=True)
     assert known.short == known.late > 0
     assert known.goal < 1
+
+
+@pytest.mark.parametrize(
+    ("begun", "late", "aim", "share"),
+    [
+        # Beyond chance: a request that waited for a start, of which none of a hundred may.
+        (1.0, 1.0, 0.99, 0.0),
+        (1.0, 1.0, 0.9, 0.0),
+        (20.0, 1.0, 0.99, None),
+        (20.0, 3.0, 0.99, 0.85),
+        (20.0, 4.0, 0.9, None),
+        # Of enough the share alone says it, of more than half an hour ago nothing does.
+        (1000.0, 19.0, 0.99, None),
+        (1000.0, 21.0, 0.99, 0.979),
+        (0.3, 0.3, 0.99, None),
+    ],
+)
+def test_an_aim_is_missed_by_more_than_a_point_and_than_chance_makes_of_a_few(
+    begun: float, late: float, aim: float, share: float | None
+):
+    assert Attainment(begun=begun, late=late).missed(aim) == share
 
 
 COUNTS = st.integers(0, 200)

@@ -153,7 +153,7 @@ def test_replicas_are_started_for_a_larger_burst_to_come_but_only_while_others_s
 
 def test_status_says_which_number_would_do_where_the_aim_is_out_of_reach():
     found = served(replace(SCALING, max_replicas=3), 3600)
-    assert "max_replicas = 3 lets no more run, about 11 would do" in found[-115].reason
+    assert "max_replicas = 3 lets no more run, about 10 would do" in found[-115].reason
     assert "began in time, not 99 %" in found[-115].reason.replace("%", " %")
 
 
