@@ -27,7 +27,7 @@ from slicewise.cluster.language.slurm.interface import Slurm
 from slicewise.cluster.runtime.database import postgres_engine, writing
 from slicewise.cluster.settings.file import DaemonSettings, Settings
 from slicewise.cluster.settings.read import load_settings
-from slicewise.slurm_plugin.cli.commands.rebalance import GARBAGE_AFTER
+from slicewise.slurm_plugin.cli.commands.rebalance_run import GARBAGE_AFTER
 from slicewise.slurm_plugin.daemon.quota_loop import QuotaLoop
 from slicewise.slurm_plugin.ledger import schema_revisions
 from slicewise.slurm_plugin.ledger.base import Database

@@ -31,6 +31,18 @@ class RebalancesRequest(Request, Asks[RebalancesAnswer], get="rebalances", asker
     before: EntryId | None = None
 
 
+class RebalanceAnswer(Answer):
+    """One run, with all that its steps did."""
+
+    run: RebalanceRun
+
+
+class RebalanceRequest(Request, Asks[RebalanceAnswer], get="rebalance", asker="operators"):
+    """Root or SlurmUser: asks for one run of rebalancing."""
+
+    run_id: EntryId
+
+
 class RepartitionsAnswer(Answer):
     """One page of them. ``more`` is ``before`` of the next page; None after the last page."""
 
@@ -45,3 +57,15 @@ class RepartitionsRequest(Request, Asks[RepartitionsAnswer], get="repartitions",
     """
 
     before: EntryId | None = None
+
+
+class RepartitionAnswer(Answer):
+    """One repartition, with all its steps."""
+
+    repartition: Repartition
+
+
+class RepartitionRequest(Request, Asks[RepartitionAnswer], get="repartition", asker="operators"):
+    """Root or SlurmUser: asks for one repartition of a GPU."""
+
+    repartition_id: EntryId

@@ -155,7 +155,7 @@ FOR_OPERATORS: Mapping[str, Command] = {
         stays=True,
     ),
     "uninstall": Command(
-        "slicewise.slurm_plugin.cli.commands.compile:uninstall_command",
+        "slicewise.slurm_plugin.cli.commands.uninstall:uninstall_command",
         "Put all of Slurm's limits back to what they were before Slicewise, and remove its QOS.",
         "Examples: slicewise uninstall --dry-run | slicewise uninstall --yes",
     ),
@@ -174,7 +174,7 @@ LOADED_ALONE: Mapping[str, Command] = {
     ),
     "ledger db": Command(
         "slicewise.slurm_plugin.cli.commands.ledger_db:ledger_db_app",
-        "The ledger's PostgreSQL schema.",
+        "The ledger's PostgreSQL schema; each command works without the daemon.",
     ),
 }
 """Parts of trees that run without the rest of their tree: it takes longer to import than they."""

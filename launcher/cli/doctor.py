@@ -70,7 +70,7 @@ def doctor(
     Run it as root on slurmctld's host, on the gateway's host and on each GPU node: it looks at
     what belongs there, and changes nothing. Sections: settings, slurm, partitions, limits, script
     (job_submit.lua), ledger, daemon, web, gateway, engines, nodes, host. What can't be read is a
-    finding, too.
+    finding, too. It works without the daemon.
 
     Exits 1 if it finds an error, 9 if it finds warnings only, 0 with hints or nothing. Codes that
     [doctor] accept of slicewise.toml names are left out.

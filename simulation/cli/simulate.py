@@ -247,7 +247,7 @@ def _planned(
     planned_change = planned(file, site, asked.start_s)
     if not as_json:
         console().print(Text("What changes", style="bold"))
-        for shown in change_shown(planned_change, site.cluster.name):
+        for shown in change_shown(planned_change.report(site.cluster.name)):
             console().print(shown)
         console().print()
     return planned_change

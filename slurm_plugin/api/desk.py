@@ -31,14 +31,12 @@ from slicewise.cluster.rpc.order_messages import OrderRequest
 from slicewise.cluster.rpc.web_messages import WebTokenRequest, WebUserRequest
 from slicewise.cluster.settings.file import DaemonSettings, WebSettings
 from slicewise.slurm_plugin.admission_server.admit import Admission
-from slicewise.slurm_plugin.api.access import Principal, ReaderHandler
-from slicewise.slurm_plugin.api.budget_desk import BudgetDesk
+from slicewise.slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
 from slicewise.slurm_plugin.api.generations import ServiceGenerations
 from slicewise.slurm_plugin.api.keys import ServiceKeys
 from slicewise.slurm_plugin.api.orders import ServiceOrders
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.routes import Routes
-from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
 from slicewise.slurm_plugin.api.web_logins import WebLogins
 from slicewise.slurm_plugin.state.controller import ClusterState
 
@@ -154,8 +152,7 @@ class Desk:
         generations: ServiceGenerations,
         keys: ServiceKeys,
         web_logins: WebLogins,
-        tenants: TenantDesk,
-        budgets: BudgetDesk,
+        operators: ReaderHandlers,
         daemon: Daemon,
     ) -> None:
         self._cluster_state = cluster_state
@@ -181,8 +178,11 @@ class Desk:
                 WebTokenRequest: web_logins.user_by_slurm,
                 **{
                     kind: self._as_reader(handle)
-                    for part in (keys, generations, web_logins, reads, tenants, budgets)
-                    for kind, handle in part.handlers().items()
+                    for handlers in (
+                        *(part.handlers() for part in (keys, generations, web_logins, reads)),
+                        operators,
+                    )
+                    for kind, handle in handlers.items()
                 },
             },
             who.allows,

@@ -1,12 +1,16 @@
-"""Pages of the ledger's journals: runs of rebalancing, and repartitions of GPUs."""
+"""The ledger's journals, in pages and one by one: runs of rebalancing, repartitions of GPUs."""
 
 from dataclasses import replace
 
 from slicewise.cluster.language.gpus.repartitions import Repartition
 from slicewise.cluster.language.rebalances import RebalanceRun, StepRecord
 from slicewise.cluster.rpc.journal_messages import (
+    RebalanceAnswer,
+    RebalanceRequest,
     RebalancesAnswer,
     RebalancesRequest,
+    RepartitionAnswer,
+    RepartitionRequest,
     RepartitionsAnswer,
     RepartitionsRequest,
 )
@@ -28,6 +32,11 @@ def rebalances(request: RebalancesRequest, ledger: Ledger) -> RebalancesAnswer:
     )
 
 
+def rebalance(request: RebalanceRequest, ledger: Ledger) -> RebalanceAnswer:
+    """Return one run; raises InvalidInputError (SW-NAME-UNKNOWN) if there is none."""
+    return RebalanceAnswer(run=ledger.rebalances.find(request.run_id))
+
+
 def repartitions(request: RepartitionsRequest, ledger: Ledger) -> RepartitionsAnswer:
     """Return one page of repartitions, the newest first."""
     found = ledger.repartitions.history(_PAGE_ENTRIES, request.before)
@@ -35,6 +44,11 @@ def repartitions(request: RepartitionsRequest, ledger: Ledger) -> RepartitionsAn
         repartitions=tuple(map(_repartition, found)),
         more=found[-1].repartition_id if len(found) == _PAGE_ENTRIES else None,
     )
+
+
+def repartition(request: RepartitionRequest, ledger: Ledger) -> RepartitionAnswer:
+    """Return one repartition; raises InvalidInputError (SW-NAME-UNKNOWN) if there is none."""
+    return RepartitionAnswer(repartition=ledger.repartitions.find(request.repartition_id))
 
 
 def _run(run: RebalanceRun) -> RebalanceRun:

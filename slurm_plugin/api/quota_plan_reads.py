@@ -4,10 +4,11 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.common.explain_requests import QuotaPlanAnswer
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.summaries import held_lately, ledger_view_now
+from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange, planned_change
 from slicewise.slurm_plugin.rules.quota.accounts import Accounts
 from slicewise.slurm_plugin.rules.quota.quota_file import quota_updates
-from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
+from slicewise.slurm_plugin.rules.round.world import SlurmView, World, world_of
 from slicewise.slurm_plugin.state.controller import ClusterState
 
 _FILE = "The file of quotas"
@@ -27,29 +28,44 @@ def plan_of_file(
     Raises InvalidInputError (SW-INPUT-FILE) with the lines of all tables that are refused.
     """
     ledger_view = ledger_view_now(ledger, settings, cluster_state.clock.shown_s)
-    updates, faults = quota_updates(_FILE, text, ledger_view.tenants, settings)
+    inputs = world_now(ledger_view, ledger, settings, cluster_state)
+    change = planned_now(_FILE, text, accounts, inputs, settings)
+    return _answer(change, settings.cluster.name)
+
+
+def world_now(
+    ledger_view: LedgerView, ledger: Ledger, settings: Settings, cluster_state: ClusterState
+) -> World:
+    """Return the ledger beside what the daemon has seen of Slurm last."""
     seen = SlurmView(
         cluster_state.jobs,
         cluster_state.nodes,
         cluster_state.view.services,
         lately=held_lately(ledger, settings, ledger_view.now_s),
     )
-    inputs = world_of(ledger_view, settings, seen)
-    change = planned_change(updates, faults, accounts, inputs, settings.ledger.time_zone)
-    return _answer(change, settings.cluster.name)
+    return world_of(ledger_view, settings, seen)
+
+
+def planned_now(
+    file: str, text: str, accounts: Accounts, inputs: World, settings: Settings
+) -> PlannedChange:
+    """Return what the file of that name and text would do; raises as ``plan_of_file``."""
+    updates, faults = quota_updates(file, text, inputs.ledger_view.tenants, settings)
+    return planned_change(updates, faults, accounts, inputs, settings.ledger.time_zone)
 
 
 def _answer(change: PlannedChange, cluster: str) -> QuotaPlanAnswer:
-    shown, loans, harms = change.changed_tenants, change.plan.loans, change.impacts
+    report = change.report(cluster)
+    shown, loans, harms = report.changed_tenants, report.loans, report.impacts
     return QuotaPlanAnswer(
-        changes=tuple(change.words),
+        changes=report.words,
         tenants=tuple(shown[:_MOST]),
-        unchanged=len(change.plan.tenants) - len(shown),
+        unchanged=len(report.tenants) - len(shown),
         loans=loans[:_MOST],
         harms=harms[:_MOST],
         left_out=sum(len(one[_MOST:]) for one in (shown, loans, harms)),
-        hidden=tuple(change.hidden),
-        ended_windows=change.ended_windows,
-        warnings=tuple(change.place_warnings(cluster)),
-        needs_overcommit=change.needs_overcommit,
+        hidden=report.hidden,
+        ended_windows=report.ended_windows,
+        warnings=report.warnings,
+        needs_overcommit=report.needs_overcommit,
     )

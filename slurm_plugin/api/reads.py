@@ -12,18 +12,17 @@ from concurrent.futures import Future as Turn
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
-from slicewise.cluster.language.slurm.interface import Association, SlurmReader
 from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
 from slicewise.cluster.rpc.journal_messages import (
-    RebalancesAnswer,
+    RebalanceRequest,
     RebalancesRequest,
-    RepartitionsAnswer,
+    RepartitionRequest,
     RepartitionsRequest,
 )
 from slicewise.cluster.rpc.message import Request
@@ -38,8 +37,8 @@ from slicewise.cluster.rpc.read_messages import (
 )
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.api import journal_reads
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
-from slicewise.slurm_plugin.api.journal_reads import rebalances, repartitions
 from slicewise.slurm_plugin.api.overview_reads import OverviewReads
 from slicewise.slurm_plugin.api.priority_reads import explain_priority
 from slicewise.slurm_plugin.api.queue_reads import queue
@@ -66,10 +65,12 @@ from slicewise.slurm_plugin.common.ledger_requests import (
 from slicewise.slurm_plugin.ledger.history_answers import history_answer, history_subject
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.summaries import balance_lines, budget_statuses, ledger_view_now
+from slicewise.slurm_plugin.quota_cycle.compile import LimitReader, slurm_now
 from slicewise.slurm_plugin.rules.accounting.types import StatementRow
 from slicewise.slurm_plugin.rules.explain.headroom import explain, situation
 from slicewise.slurm_plugin.rules.quota.accounts import Accounts
 from slicewise.slurm_plugin.rules.quota.tenants import subtree
+from slicewise.slurm_plugin.rules.round.wanted import SlurmNow
 from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
 from slicewise.slurm_plugin.state.controller import ClusterState
 
@@ -95,18 +96,11 @@ _TELL_PLACES = frozenset(
 """Codes of failures that say where the database is, and what PostgreSQL answered."""
 
 
-class AskedSlurm(SlurmReader, Protocol):
-    """What reads ask of Slurm."""
-
-    async def associations(self) -> tuple[Association, ...]:
-        """Every association of this cluster."""
-
-
 class Reads:
     """Answers requests that only read, to each user for the user's own tenants."""
 
     def __init__(
-        self, settings: Settings, slurm: AskedSlurm, ledger: Ledger, cluster_state: ClusterState
+        self, settings: Settings, slurm: LimitReader, ledger: Ledger, cluster_state: ClusterState
     ) -> None:
         self._settings = settings
         self._slurm = slurm
@@ -139,8 +133,10 @@ class Reads:
                 PriorityRequest: self._priority,
                 QueueRequest: self._queue,
                 QuotaPlanRequest: self._quota_plan,
-                RebalancesRequest: self._rebalances,
-                RepartitionsRequest: self._repartitions,
+                RebalanceRequest: self._of_journal(journal_reads.rebalance),
+                RebalancesRequest: self._of_journal(journal_reads.rebalances),
+                RepartitionRequest: self._of_journal(journal_reads.repartition),
+                RepartitionsRequest: self._of_journal(journal_reads.repartitions),
                 TenantsRequest: self._tenants,
                 HistoryRequest: self._history,
                 ServiceEventsRequest: self._events,
@@ -205,15 +201,11 @@ class Reads:
         read = partial(plan_of_file, request.text, accounts, ledger, settings, cluster_state)
         return await self.from_ledger(principal.uid, read)
 
-    async def _rebalances(
-        self, request: RebalancesRequest, principal: Principal
-    ) -> RebalancesAnswer:
-        return await self.from_ledger(principal.uid, partial(rebalances, request, self._ledger))
+    def _of_journal(self, read: Callable[[Any, Ledger], BaseModel]) -> ReaderHandler:
+        async def answered(request: Request, principal: Principal) -> BaseModel:
+            return await self.from_ledger(principal.uid, partial(read, request, self._ledger))
 
-    async def _repartitions(
-        self, request: RepartitionsRequest, principal: Principal
-    ) -> RepartitionsAnswer:
-        return await self.from_ledger(principal.uid, partial(repartitions, request, self._ledger))
+        return answered
 
     async def _tenants(self, request: TenantsRequest, principal: Principal) -> TenantsAnswer:
         facts, at_s = await self._overview.facts(), self._cluster_state.clock.shown_s
@@ -305,6 +297,13 @@ class Reads:
             async with self._slurm_turn[self._is_operator(uid)]:
                 rows = await self._slurm.associations()
         return {row.account: row.parent for row in rows if not row.user}
+
+    async def slurm_limits(self, uid: int) -> SlurmNow:
+        """Return what Slurm has of limits beside what was seen; raises what Slurm does, SW-BUSY."""
+        cluster_state = self._cluster_state
+        with self._in_line(uid):
+            async with self._slurm_turn:
+                return await slurm_now(self._slurm, cluster_state.jobs, cluster_state.nodes)
 
     def require_complete_view(self) -> None:
         """Raise UnreachableError (SW-SLURM-DOWN) if Slurm was not seen whole."""

@@ -22,15 +22,14 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.slurm.unread_log import UnreadLog
 from slicewise.slurm_plugin.admission_server.pipe import Decided
 from slicewise.slurm_plugin.admission_server.worker_process import AdmissionProcess
-from slicewise.slurm_plugin.api.budget_desk import BudgetDesk
 from slicewise.slurm_plugin.api.desk import Desk, roles
+from slicewise.slurm_plugin.api.desks import operators_handlers
 from slicewise.slurm_plugin.api.generations import ServiceGenerations
 from slicewise.slurm_plugin.api.keys import ServiceKeys
 from slicewise.slurm_plugin.api.orders import ServiceOrders
 from slicewise.slurm_plugin.api.rate_limit import RateLimiter
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.remote_socket import RemoteSocket
-from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
 from slicewise.slurm_plugin.api.user_socket import UserSocket, user_limits
 from slicewise.slurm_plugin.api.web_logins import WebLogins
 from slicewise.slurm_plugin.common.log import report
@@ -133,8 +132,7 @@ class _Daemon:
             generations=self._generations,
             keys=self._keys,
             web_logins=WebLogins(settings.web),
-            tenants=TenantDesk(settings, ledger, cluster_state, reads),
-            budgets=BudgetDesk(settings, ledger, cluster_state, reads),
+            operators=operators_handlers(settings, slurm, ledger, cluster_state, reads),
             daemon=self,
         )
         self._user_socket = UserSocket(own.user_socket, desk.routes, user_limits(self._who))

@@ -12,7 +12,6 @@ from slicewise.slurm_plugin.rules.accounting.statement import totals
 from slicewise.slurm_plugin.rules.accounting.types import Statement, StatementRow, Verification
 from slicewise.slurm_plugin.rules.quota.calendar import loosely_within
 
-_EXPORTED_AT_ONCE = 2000
 _PAGE_DEADLINE_MS = 8000
 
 
@@ -69,17 +68,25 @@ class Audit(LedgerPart):
             found = connection.execute(page.limit(rows)).all()
         return tuple(queries.statement_row(row, now_s) for row in found)
 
-    def export(self, since_s: int) -> Iterator[Mapping[str, object]]:
-        """Every transfer recorded at ``since_s`` or later, in the order of booking.
+    def export(
+        self, since_s: int, after_id: int, until_id: int, rows: int
+    ) -> tuple[Mapping[str, str | int | None], ...]:
+        """``rows`` transfers recorded at ``since_s`` or later, in the order of booking.
 
-        The rows are streamed from one consistent look, made at the first row. Amounts are
+        Only those with a number above ``after_id``, up to ``until_id``. Amounts are
         millislice-seconds, times Unix seconds; ``job_id``, ``task``, ``start_s`` and ``until_s``
-        are None for a budget's transfer, ``author`` and ``reason`` for a run's.
+        are None for a budget's transfer, ``author`` and ``reason`` for a run's. Raises
+        UnreachableError (SW-DATABASE-DOWN) if PostgreSQL takes too long.
         """
+        wanted = queries.export_of(self._cluster, since_s, after_id, until_id).limit(rows)
         with reading(self._engine) as connection:
-            streaming = connection.execution_options(yield_per=_EXPORTED_AT_ONCE)
-            result = streaming.execute(queries.export_of(self._cluster, since_s))
-            yield from (dict(row) for row in result.mappings())
+            connection.execute(text(f"SET LOCAL statement_timeout = {_PAGE_DEADLINE_MS}"))
+            return tuple(dict(row) for row in connection.execute(wanted).mappings())
+
+    def newest_sealed_id(self) -> int:
+        """The number of the newest sealed transfer; none up to it is booked later."""
+        with reading(self._engine) as connection:
+            return int(connection.execute(text(replay.NEWEST_SEALED)).scalar_one())
 
     def verify(self) -> Verification:
         """Replay every transfer, over every cluster, and compare with all that is stored.

@@ -323,8 +323,11 @@ def budget_entry(row: Any) -> BudgetEntry:
     return BudgetEntry(*row)
 
 
-def export_of(cluster: str, since_s: int) -> Select[Any]:
-    """Select transfers recorded at ``since_s`` or later, in the order of their ids."""
+def export_of(cluster: str, since_s: int, after_id: int, until_id: int) -> Select[Any]:
+    """Select transfers recorded at ``since_s`` or later, in the order of their ids.
+
+    Only those with an id above ``after_id``, up to ``until_id``.
+    """
     debit, credit = accounts.alias("debit"), accounts.alias("credit")
     at_s = recorded_s(transfers.c.recorded_at)
     tenant = func.coalesce(runs.c.tenant, budget_entries.c.tenant)
@@ -350,6 +353,11 @@ def export_of(cluster: str, since_s: int) -> Select[Any]:
         .join(credit, credit.c.id == transfers.c.credit_account_id)
         .outerjoin(runs, runs.c.id == transfers.c.run_id)
         .outerjoin(budget_entries, budget_entries.c.id == transfers.c.budget_entry_id)
-        .where(debit.c.cluster == cluster, at_s >= since_s)
+        .where(
+            debit.c.cluster == cluster,
+            at_s >= since_s,
+            transfers.c.id > after_id,
+            transfers.c.id <= until_id,
+        )
         .order_by(transfers.c.id)
     )

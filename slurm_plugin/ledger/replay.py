@@ -181,6 +181,7 @@ takes twenty times as long. ``SETTING`` fixes how times are written, and ``BY_IN
 looked up."""
 
 NEWEST_SEAL = "SELECT encode(hash, 'hex') FROM slicewise.seals ORDER BY id DESC LIMIT 1"
+NEWEST_SEALED = "SELECT coalesce(max(last_transfer_id), 0) FROM slicewise.seals"
 
 GIVEN_NUMBERS = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END, log_cnt FROM {sequence}"
 SEALS_SEQUENCE = "SELECT pg_get_serial_sequence('slicewise.seals', 'id')"

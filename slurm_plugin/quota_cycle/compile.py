@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError
@@ -16,6 +16,7 @@ from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.runtime.together import together
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.common.log import warn
+from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.common.qos_names import is_marked, qos_name, tenant_of
@@ -72,9 +73,6 @@ from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import (
     conf_findings,
     price_findings,
 )
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
 
 _Seen = TypeVar("_Seen")
 
@@ -175,8 +173,18 @@ class LimitsUnsettledError(OutsideError):
         return error
 
 
+class LimitReader(SlurmReader, Protocol):
+    """What Slurm has of limits, and what it counts for them."""
+
+    async def associations(self) -> tuple[Association, ...]:
+        """Every association of this cluster."""
+
+    async def qos(self) -> tuple[Qos, ...]:
+        """Every QOS of slurmdbd."""
+
+
 async def slurm_now(
-    slurm: Slurm,
+    slurm: LimitReader,
     jobs: tuple[JobView, ...] | None = None,
     nodes: tuple[NodeView, ...] | None = None,
     conf: Conf | None = None,
@@ -235,7 +243,7 @@ def _after(shown: SlurmNow, changed: Changed) -> SlurmNow:
     return replace(shown, qos=tuple(qos.values()), is_fresh=False)
 
 
-async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> LimitComparison:
+async def look(slurm: Slurm, ledger: Ledger, settings: Settings) -> LimitComparison:
     """Compare Slurm with the ledger, changing nothing. Raises what ``Slurm`` and ``Ledger`` do."""
     shown = await slurm_now(slurm)
     return compared(await asyncio.to_thread(ledger_view_now, ledger, settings), shown, settings)
@@ -318,7 +326,7 @@ def is_uninstalled(ledger_view: LedgerView, qos: Iterable[Qos], settings: Settin
     return ledger_view.is_uninstalled or is_marked((row.name for row in qos), settings.cluster.name)
 
 
-async def compile_limits(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compiled:
+async def compile_limits(slurm: Slurm, ledger: Ledger, settings: Settings) -> Compiled:
     """Wait for the turn to compile, then do ``compile_in_turn`` on a fresh look."""
     async with compile_turn(ledger):
         shown = await slurm_now(slurm)
@@ -327,7 +335,7 @@ async def compile_limits(slurm: Slurm, ledger: "Ledger", settings: Settings) -> 
 
 
 async def compile_in_turn(
-    slurm: Slurm, ledger: "Ledger", settings: Settings, shown: SlurmNow, ledger_view: LedgerView
+    slurm: Slurm, ledger: Ledger, settings: Settings, shown: SlurmNow, ledger_view: LedgerView
 ) -> Compiled:
     """Apply the differences in rounds, until none is left.
 
@@ -403,7 +411,7 @@ def _settled(compiled: Compiled, refused: "_Refused") -> Compiled:
 
 
 @asynccontextmanager
-async def compile_turn(ledger: "Ledger") -> AsyncIterator[None]:
+async def compile_turn(ledger: Ledger) -> AsyncIterator[None]:
     """Hold the turn to compile, so that one process compiles at a time.
 
     Two compilations at the same time, on loans that change between them, would take each other's
@@ -425,7 +433,7 @@ async def compile_turn(ledger: "Ledger") -> AsyncIterator[None]:
 
 async def _told(
     slurm: Slurm,
-    ledger: "Ledger",
+    ledger: Ledger,
     settings: Settings,
     shown: SlurmNow,
     ledger_view: LedgerView,
@@ -453,7 +461,7 @@ async def _told(
     return ledger_view, shown, seen, hands
 
 
-async def _with_hands(ledger: "Ledger", settings: Settings, seen: LimitComparison) -> LedgerView:
+async def _with_hands(ledger: Ledger, settings: Settings, seen: LimitComparison) -> LedgerView:
     """Report changes made outside Slicewise, adopt them if the settings say so; the ledger then.
 
     The ledger notes them first, so that no later compilation finds them again: a change that is
@@ -466,7 +474,7 @@ async def _with_hands(ledger: "Ledger", settings: Settings, seen: LimitCompariso
     return await _read_again(ledger, settings, seen.ledger_view)
 
 
-async def _read_again(ledger: "Ledger", settings: Settings, ledger_view: LedgerView) -> LedgerView:
+async def _read_again(ledger: Ledger, settings: Settings, ledger_view: LedgerView) -> LedgerView:
     """Read the ledger again, for the same moment."""
     return await asyncio.to_thread(ledger_view_now, ledger, settings, ledger_view.when.at_s)
 
@@ -596,13 +604,13 @@ def _tell(changes: Iterable[OutOfBandChange]) -> None:
         warn("limit_changed_by_hand", of=of, field=change.key.field, was=change.was, now=change.now)
 
 
-async def _adopt(ledger: "Ledger", seen: LimitComparison) -> None:
+async def _adopt(ledger: Ledger, seen: LimitComparison) -> None:
     """Adopt limits of tenants' own QOS that were changed outside Slicewise as their nominals."""
     for band_change in seen.out_of_band:
         await asyncio.to_thread(_adopt_one, ledger, seen, band_change)
 
 
-def _adopt_one(ledger: "Ledger", seen: LimitComparison, change: OutOfBandChange) -> None:
+def _adopt_one(ledger: Ledger, seen: LimitComparison, change: OutOfBandChange) -> None:
     """Adopt one change; a nominal that the policy does not allow is put back like all else."""
     of = {LimitKey("qos", qos_name(name), BILLING): name for name in seen.allowed.policy}
     tenant = of.get(change.key)

@@ -20,6 +20,7 @@ PARTS = (
     "repartitions",
     "rebalances",
     "locks",
+    "observations",
 )
 
 

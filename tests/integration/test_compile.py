@@ -7,6 +7,7 @@ import os
 import random
 import shlex
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +17,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from quotas import forget_tenant, record_quota, recorded_nominal, until_daemon_leads
+from quotas import (
+    forget_tenant,
+    record_quota,
+    recorded_nominal,
+    until_daemon_leads,
+    until_in_force,
+)
 from run_folder import path_for
 from second_witness import accounted_runs
 from waiting import until, until_is
@@ -131,9 +138,12 @@ def sacctmgr(sandbox: Sandbox, *words: str) -> None:
     sandbox.run("root", ("sacctmgr", "-i", *words))
 
 
+COMPILE = (sys.executable, "-m", "slicewise.sandbox.compile_main")
+"""Compiles as the daemon does, without one."""
+
+
 def compiled(sandbox: Sandbox, *options: str) -> dict[str, Any]:
-    argv = ("slicewise", "compile", *options, "--json")
-    return json.loads(sandbox.run("root", argv).stdout)
+    return json.loads(sandbox.run("root", (*COMPILE, *options)).stdout)
 
 
 def accounting_database(sandbox: Sandbox) -> tuple[list[str], str]:
@@ -292,7 +302,7 @@ def test_a_change_by_hand_is_told_and_put_back(sandbox: Sandbox, account: str, t
     more = "\n[lending]\nterm_s = 150\n"
     (tmp_path / "slicewise.toml").write_text(sandbox.layout.settings_file.read_text() + more)
     config = f"SLICEWISE_CONFIG={tmp_path}/slicewise.toml"
-    argv = ("env", config, "slicewise", "compile", "--json")
+    argv = ("env", config, *COMPILE)
     (told,) = json.loads(sandbox.run("root", argv).stdout)["changed_by_hand"]
     assert (told["name"], told["was"], told["now"]) == (f"slicewise_{account}", "3000", "4000")
     assert enforced(sandbox, account) == "3000"
@@ -302,7 +312,6 @@ def test_a_change_by_hand_is_told_and_put_back(sandbox: Sandbox, account: str, t
     assert exempt_time(sandbox, account) == ""
 
 
-@pytest.mark.usefixtures("without_daemon")
 def test_what_is_proposed_for_a_limited_account_is_taken_over_as_it_stands(
     sandbox: Sandbox, account: str, tmp_path: Path
 ):
@@ -320,6 +329,9 @@ def test_what_is_proposed_for_a_limited_account_is_taken_over_as_it_stands(
     quotas.write_text(table)
     sandbox.run("root", ("slicewise", "tenant-quota", "apply", str(quotas)))
     assert recorded_nominal(sandbox, account) == 5500
+    until_in_force(sandbox, account)
+    log = sandbox.layout.log / "daemon.log"
+    assert f'of="account {account}"' not in log.read_text()
     assert compiled(sandbox)["changed_by_hand"] == []
     assert account_limits(sandbox, account)[:3] == before
     assert enforced(sandbox, account) == "5500"
@@ -410,7 +422,8 @@ def test_uninstalling_leaves_no_trace_though_both_ways_are_killed(sandbox: Sandb
     run = json.loads(sandbox.run("root", ("slicewise", "rebalance", "--json")).stdout)
     why = {one["step"]: one["why"] for one in run["steps"]}
     assert "SW-UNINSTALLED" in why["compile"]
-    assert "SW-UNINSTALLED" in refused(sandbox, "compile")
+    assert "SW-UNINSTALLED" in sandbox.run("root", COMPILE, check=False).stderr
+    assert "SW-DAEMON-DOWN" in refused(sandbox, "compile")
     assert accounting_database(sandbox) == left
     compiled(sandbox, "--again")
     assert enforced(sandbox, account) == "2000"
@@ -420,7 +433,7 @@ def test_uninstalling_leaves_no_trace_though_both_ways_are_killed(sandbox: Sandb
     limits = ("grptres=billing=5000,cpu=20", "grptresrunmins=billing=99")
     sacctmgr(sandbox, "modify", "account", account, "set", *limits)
     before = accounting_database(sandbox)
-    for argv in (("slicewise", "compile", "--again"), uninstall):
+    for argv in ((*COMPILE, "--again"), uninstall):
         for _ in range(3):
             program = sandbox.popen("root", argv, stdout=subprocess.DEVNULL)
             time.sleep(random.uniform(0.8, 2.0))  # noqa: S311 -- no secret
@@ -471,7 +484,7 @@ def test_uninstalling_works_without_the_ledger(sandbox: Sandbox, account: str):
     left = accounting_database(sandbox)
     sandbox.run("root", ("slicewise", "rebalance"))
     assert accounting_database(sandbox) == left
-    compiled(sandbox, "--again")
+    sandbox.run("root", ("slicewise", "compile", "--again"))
     assert enforced(sandbox, account) == "2000"
     until_is(lambda: standing(sandbox)["is_uninstalled"], False)
 

@@ -351,7 +351,11 @@ def test_an_export_has_every_transfer_in_order(ledger: Ledger):
     ledger.charges.post([reserve(a_run(1, "vision", payer="science"))])
     ledger.budgets.enter(an_adjustment(-5, "science"), None)
     ledger.charges.post([settle(a_run(1, "vision", payer="science"), 10)])
-    rows = list(ledger.audit.export(0))
+    assert ledger.audit.newest_sealed_id() == 0
+    ledger.charges.seal()
+    until_id = ledger.audit.newest_sealed_id()
+    rows = ledger.audit.export(0, 0, until_id, 10)
+    assert rows[-1]["id"] == until_id
     columns = ("tenant", "payer", "task", "kind", "debit", "credit", "amount_millislice_s")
     assert [tuple(row[column] for column in columns) for row in rows] == [
         ("vision", "science", "1", "reserve", "available", "reserved", 60_000),
@@ -361,7 +365,11 @@ def test_an_export_has_every_transfer_in_order(ledger: Ledger):
     ]
     assert [row["until_s"] for row in rows] == [160, None, 110, 110]
     assert {row["cluster"] for row in rows} == {"testing"}
-    assert list(ledger.audit.export(2**40)) == []
+    assert ledger.audit.export(2**40, 0, until_id, 10) == ()
+    first = ledger.audit.export(0, 0, until_id, 3)
+    assert (*first, *ledger.audit.export(0, int(str(first[-1]["id"])), until_id, 3)) == rows
+    ledger.budgets.enter(an_adjustment(-7, "science"), None)
+    assert ledger.audit.export(0, 0, until_id, 10) == rows
 
 
 def test_writers_at_the_same_time_charge_each_run_once(ledger: Ledger, database: str):

@@ -149,6 +149,16 @@ def test_a_window_holds_by_the_clocks_of_its_zone(lending: Ledger) -> None:
     assert lending.view(MONDAY_NOON_S, "Asia/Tokyo").policy == in_tokyo
 
 
+def test_the_newest_window_is_not_added_twice(lending: Ledger) -> None:
+    """A command that got no answer asks another daemon."""
+    window = lending.windows.add(NIGHT, "olga", "cheap power", UTC)
+    assert lending.windows.add(NIGHT, "olga", "cheap power", UTC) == window
+    other = lending.windows.add(NIGHT, "olga", "still cheap", UTC)
+    # An older one that is added again is the newest, which counts.
+    newest = lending.windows.add(NIGHT, "olga", "cheap power", UTC)
+    assert window.window_id < other.window_id < newest.window_id
+
+
 def test_who_set_and_removed_a_window_is_kept(lending: Ledger) -> None:
     window = lending.windows.add(NIGHT, "olga", "cheap power", UTC)
     lending.windows.end(window.window_id, "otto", "power is dear again")

@@ -87,6 +87,20 @@ OF_THE_DAEMON = (
     "tenant-quota set vision --nominal 1",
     "tenant-quota history vision",
     "tenant-quota loans",
+    "tenant-quota apply --example",
+    "tenant-quota apply /etc/hostname --dry-run",
+    "tenant-quota calendar list",
+    "tenant-quota calendar delete 1",
+    "tenant-quota propose /etc/hostname",
+    "compile",
+    "compile --dry-run",
+    "observe",
+    "ledger export",
+    "rebalance history",
+    "rebalance show 1",
+    "repartition history",
+    "repartition show 1",
+    "repartition close 1",
     "service list",
     "service status chat",
     "service delete chat",
@@ -95,15 +109,11 @@ OF_THE_DAEMON = (
     "admission status",
 )
 OF_THE_DATABASE = (
-    "tenant-quota calendar list",
     "ledger verify",
-    "ledger export",
-    "repartition history",
-    "rebalance history",
     "ledger db current",
     "ledger db grant auditor --as reader",
 )
-OF_THE_DATABASE_ALONE = ("ledger db current", "rebalance history")
+OF_THE_DATABASE_ALONE = ("ledger db current",)
 
 
 EVERY = {**COMMANDS, **LOADED_ALONE}

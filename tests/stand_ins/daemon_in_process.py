@@ -8,10 +8,22 @@ import pytest
 
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.message import Request
+from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
+from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.api.record_desk import RecordDesk
 from slicewise.slurm_plugin.api.routes import Asked, Routes
+from stand_ins.scripted import ScriptedSlurm, sync_of
 
 ROOT = Principal(0, "root", None)
+
+
+def record_handlers(settings: Settings, ledger: Any) -> ReaderHandlers:
+    """A desk that shows what the ledger has recorded."""
+    slurm = ScriptedSlurm()
+    cluster_state = sync_of(slurm)
+    reads = Reads(settings, slurm, ledger, cluster_state)
+    return RecordDesk(settings, ledger, cluster_state, reads).handlers()
 
 
 def answer_from(

@@ -255,8 +255,9 @@ class RebalanceLedger(ScriptedLedger):
             raise InvalidInputError("SW-NAME-UNKNOWN", "none")
         return self.runs[run_id]
 
-    def history(self, limit: int) -> tuple[RebalanceRun, ...]:
-        return tuple(reversed(self.runs.values()))[:limit]
+    def history(self, limit: int, before: int | None = None) -> tuple[RebalanceRun, ...]:
+        newest = (self.runs[one] for one in sorted(self.runs, reverse=True))
+        return tuple(one for one in newest if before is None or one.run_id < before)[:limit]
 
     @property
     def repartitions(self) -> "NothingCut":  # type: ignore[override]

@@ -415,6 +415,9 @@ class LimitLedger(LedgerParts):
         self.shown = changed(self.shown, update)
         self.authors.append(author)
 
+    def mark_compiled(self, change_id: int) -> None:
+        self.compiled_id = change_id
+
     def known(self) -> Mapping[LimitKey, KnownLimit]:
         return dict(self.remembered)
 

@@ -218,10 +218,10 @@ def _status(settings: Settings) -> StatusAnswer | SlicewiseError:
 
 @admission_app.command("off", epilog="Example: slicewise admission off")
 def off() -> None:
-    """Switch slicewise.lua off from the next job on, without touching slurmctld.
+    """Switch slicewise.lua off from the next job on, without touching slurmctld or the daemon.
 
-    Jobs are then submitted and changed as without Slicewise. Slurm's limits stay in force for typed
-    GPUs; jobs with untyped GPUs can start beyond them.
+    It works without the daemon. Jobs are then submitted and changed as without Slicewise. Slurm's
+    limits stay in force for typed GPUs; jobs with untyped GPUs can start beyond them.
     """
     path = off_file()
     try:

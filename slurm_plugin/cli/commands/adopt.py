@@ -12,13 +12,14 @@ from rich.text import Text
 from slicewise.cluster.language.exit_codes import ExitCode
 from slicewise.cluster.language.jobs import JobView
 from slicewise.cluster.language.slurm.interface import JobChange, Target, target_of
+from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.batch import address
 from slicewise.cluster.slurm.open import open_slurm
-from slicewise.slurm_plugin.cli.common.options import opened_ledger
+from slicewise.slurm_plugin.common.record_requests import PolicyRequest
 from slicewise.slurm_plugin.rules.admission.adoption import Adoption, adoption
 
 _SHOWN = 5
@@ -57,8 +58,7 @@ def adopt(
     alone. Exits 1 if Slurm refuses a change.
     """
     settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        tenants = ledger.tenants.policy().keys()
+    tenants = DaemonClient(settings.daemon).call(PolicyRequest()).policy.keys()
     found, refused = asyncio.run(_adopt(settings, tenants, dry_run=dry_run))
     moved = {address(target): qos for target, qos in found.moves.items() if target not in refused}
     if as_json:

@@ -2,20 +2,17 @@
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from slicewise.cluster.language.codes import Code
-from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.periods import clock_times_s
 from slicewise.cluster.language.units import (
     Millislices,
     millislices_from_text,
-    slices_text,
-    slices_words,
 )
+from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.own_tenant import complete_tenant, typed_account
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
@@ -28,10 +25,8 @@ from slicewise.slurm_plugin.cli.common.options import (
     LendingLimit,
     Overcommit,
     Reason,
-    author_name,
-    opened_ledger,
+    authored,
 )
-from slicewise.slurm_plugin.cli.common.slurm_look import try_to_ask_capacity
 from slicewise.slurm_plugin.cli.common.window_words import (
     bound_from_text,
     days_from_text,
@@ -42,6 +37,13 @@ from slicewise.slurm_plugin.cli.common.window_words import (
     whose_text,
 )
 from slicewise.slurm_plugin.cli.views import calendar as present
+from slicewise.slurm_plugin.common.calendar_requests import (
+    WindowAnswer,
+    WindowCreateRequest,
+    WindowDeleteRequest,
+    WindowHistoryRequest,
+    WindowsRequest,
+)
 from slicewise.slurm_plugin.rules.quota.amounts import limit_from_text
 from slicewise.slurm_plugin.rules.quota.calendar import (
     ALL,
@@ -49,16 +51,10 @@ from slicewise.slurm_plugin.rules.quota.calendar import (
     Window,
     WindowKind,
     in_force,
-    moment_text,
-    overcommitted_at,
 )
-from slicewise.slurm_plugin.rules.quota.calendar_times import Span, moment, moments, spans
+from slicewise.slurm_plugin.rules.quota.calendar_times import Span, moment, spans
 from slicewise.slurm_plugin.rules.quota.tenants import effective_nominal, require_tenant
 from slicewise.slurm_plugin.rules.quota.types import Policy
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
-
 
 calendar_app = typer.Typer(
     no_args_is_help=True,
@@ -176,10 +172,10 @@ def create_window(
         first_s=None if first is None else bound_from_text(first, "--first", zone, ends=False),
         last_s=None if last is None else bound_from_text(last, "--last", zone, ends=True),
     )
-    with opened_ledger(settings) as ledger:
-        if not overcommit:
-            _check_capacity(ledger, settings, window)
-        written = ledger.windows.add(window, author_name(), reason, zone)
+    request = WindowCreateRequest(window=window, overcommit=overcommit, **authored(reason))
+    answer = DaemonClient(settings.daemon).call(request)
+    _warn(answer)
+    written = answer.window
     now_s = wall_s()
     shown, coming = _shown(written, now_s, zone), _coming(written, now_s, zone)
     if as_json:
@@ -196,48 +192,6 @@ def _one_value(texts: Sequence[str | None]) -> tuple[WindowKind, Millislices]:
         raise typer.BadParameter(f"Give one of {', '.join(option for _, option, _ in _READERS)}.")
     ((kind, option, reader), text) = given[0]
     return kind, reader(text, option)
-
-
-def _check_capacity(ledger: "Ledger", settings: Settings, window: Window) -> None:
-    """Refuse a window with which quotas exceed the cluster (SW-QUOTA-CAPACITY).
-
-    One wrong number would let tenants' jobs contend, perhaps at night.
-    """
-    if window.kind is not WindowKind.NOMINAL:
-        return
-    if above := _above_capacity(ledger, settings, window, is_removed=False):
-        raise InvalidInputError(
-            Code.QUOTA_CAPACITY,
-            above,
-            "Give less, set a window of less for another tenant first, or say --overcommit.",
-        )
-
-
-def _above_capacity(
-    ledger: "Ledger", settings: Settings, window: Window, *, is_removed: bool
-) -> str:
-    """Say from when on and by how much quotas would exceed the cluster.
-
-    "" if they would not, or if Slurm does not answer.
-    """
-    capacity = try_to_ask_capacity(settings)
-    if capacity is None:
-        return ""
-    windows = [
-        one for one in ledger.windows.not_over() if one.kind in {WindowKind.NOMINAL, WindowKind.CAP}
-    ]
-    when = moments((*windows, window), wall_s(), settings.ledger.time_zone)
-    found = overcommitted_at(
-        ledger.tenants.policy(), windows, window, when, capacity, is_removed=is_removed
-    )
-    if found is None:
-        return ""
-    moment, above = found
-    return (
-        f"From {moment_text(moment)} on, the quotas at the top would be {slices_words(above)}"
-        f" above the cluster's {slices_text(capacity)}: jobs within their guarantee may wait for"
-        " each other."
-    )
 
 
 @calendar_app.command(
@@ -259,14 +213,14 @@ def list_windows(
 ) -> None:
     """Show windows that hold now or later, and how nominals change over the next seven days."""
     settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        policy = ledger.tenants.policy()
-        if tenant is not None and not with_past:
-            require_tenant(policy, tenant)
-        if with_past:
-            _print_history(ledger, tenant, settings, as_json=as_json)
-            return
-        windows = ledger.windows.not_over()
+    daemon = DaemonClient(settings.daemon)
+    if with_past:
+        _print_history(daemon, tenant, settings, as_json=as_json)
+        return
+    answer = daemon.call(WindowsRequest())
+    if tenant is not None:
+        require_tenant(answer.policy, tenant)
+    windows = answer.windows
     zone, now_s = settings.ledger.time_zone, wall_s()
     of_it = [window for window in windows if tenant is None or window.tenant in {ALL, tenant}]
     shown = [_shown(window, now_s, zone) for window in of_it]
@@ -279,7 +233,7 @@ def list_windows(
             " --weekdays sat,sun"
         )
     )
-    if shown and (weeks := _weeks(policy, windows, tenant, now_s, zone)):
+    if shown and (weeks := _weeks(answer.policy, windows, tenant, now_s, zone)):
         console().print(present.weeks_table(weeks))
         _say("Each mark is three hours of the tenant's nominal; the highest is its most.")
 
@@ -324,10 +278,10 @@ def _weeks(
 
 
 def _print_history(
-    ledger: "Ledger", tenant: str | None, settings: Settings, *, as_json: bool
+    daemon: DaemonClient, tenant: str | None, settings: Settings, *, as_json: bool
 ) -> None:
     """Print every window ever set, also those of accounts that are no longer tenants."""
-    records = ledger.windows.history()
+    records = daemon.call(WindowHistoryRequest()).records
     records = tuple(
         record for record in records if tenant is None or record.window.tenant == tenant
     )
@@ -354,17 +308,19 @@ def delete_window(
 ) -> None:
     """Delete a window; the value of tenant-quota or an older window holds again immediately."""
     settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        removed = ledger.windows.end(window_id, author_name(), reason)
-        above = ""
-        if removed.kind in {WindowKind.NOMINAL, WindowKind.CAP}:
-            above = _above_capacity(ledger, settings, removed, is_removed=True)
-    if above:
-        typer.echo(above, err=True)
+    request = WindowDeleteRequest.of(window_id=window_id, **authored(reason))
+    answer = DaemonClient(settings.daemon).call(request)
+    _warn(answer)
+    removed = answer.window
     if as_json:
         print_json(present.shown_window(removed))
     else:
         _say(f"Deleted window {window_id}: {_words(removed, settings.ledger.time_zone)}.")
+
+
+def _warn(answer: WindowAnswer) -> None:
+    if answer.warning:
+        typer.echo(answer.warning, err=True)
 
 
 def _words(window: Window, zone: str) -> str:

@@ -1,62 +1,33 @@
-"""``slicewise compile`` and ``uninstall``: write the ledger's limits into Slurm, remove them."""
+"""``slicewise compile``: has the ledger's limits written into Slurm."""
 
-import asyncio
-import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from slicewise.cluster.language.codes import Code
-from slicewise.cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
-from slicewise.cluster.runtime.questions import confirm
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
-from slicewise.cluster.slurm.open import open_slurm
-from slicewise.slurm_plugin.cli.common.options import opened_ledger
 from slicewise.slurm_plugin.cli.views.limits import (
     differences_table,
     out_of_band_text,
 )
-from slicewise.slurm_plugin.quota_cycle.compile import (
-    Compiled,
-    LimitComparison,
-    compile_limits,
-    look,
-)
-from slicewise.slurm_plugin.quota_cycle.uninstall import (
-    Notify,
-    Undone,
-    WayBack,
-    finish,
-    no_daemon,
-    plan,
-    uninstall,
-    want_again,
+from slicewise.slurm_plugin.common.compile_requests import (
+    CompiledLimits,
+    CompileOutcomeRequest,
+    CompileRequest,
+    LimitsPlanAnswer,
+    LimitsPlanRequest,
 )
 from slicewise.slurm_plugin.rules.limits.changes import LimitChange
 from slicewise.slurm_plugin.rules.limits.desired import Difference
 from slicewise.slurm_plugin.rules.limits.drift import OutOfBandChange
 from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import conf_lines
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
-
-
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would change; change nothing.")]
-
-_REMAINS = """\
-To do yourself:
-- job_submit.lua: take out slicewise's lines;
-- slurm.conf: what Slicewise needed (slicewise compile --slurm-conf), then scontrol reconfigure;
-- the services slicewise-daemon and slicewise-launcher, cron's line, the timer: disable them.
-The ledger keeps its data. No limits are set again before: slicewise compile --again"""
 
 
 @dataclass(frozen=True)
@@ -87,14 +58,7 @@ class LimitsSet:
     warnings: Sequence[str]
 
 
-@dataclass(frozen=True)
-class UninstallPlanned:
-    """What ``uninstall --dry-run`` would do."""
-
-    differences: Sequence[Difference]
-    moves: Mapping[str, str]
-    given_back: Sequence[str]
-    waits: Sequence[str]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would change; change nothing.")]
 
 
 def compile_command(
@@ -109,39 +73,21 @@ def compile_command(
 ) -> None:
     """Bring Slurm's limits to what the ledger says, as the daemon does by itself.
 
-    Amounts are in millislices, budgets in millislice-minutes, as Slurm counts them. It works
-    whether the daemon runs or not. After slicewise uninstall it is refused without --again.
+    Amounts are in millislices, budgets in millislice-minutes, as Slurm counts them. After slicewise
+    uninstall it is refused without --again.
     """
     settings = load_settings()
     if slurm_conf:
         _print_conf(settings, as_json)
         return
-    if not dry_run:
-        _require_enforce(settings)
-    with opened_ledger(settings) as ledger:
-        if dry_run:
-            _print_look(asyncio.run(look(open_slurm(settings), ledger, settings)), as_json)
-            return
-        compiled = asyncio.run(_compile(ledger, settings, again=again))
-        if not compiled.waits:
-            ledger.limits.mark_compiled(compiled.ledger_view.change_id)
-    _print_compiled(compiled, as_json)
-
-
-async def _compile(ledger: "Ledger", settings: Settings, *, again: bool) -> Compiled:
-    slurm = open_slurm(settings)
-    if again:
-        await want_again(slurm, ledger, settings)
-    return await compile_limits(slurm, ledger, settings)
-
-
-def _require_enforce(settings: Settings) -> None:
-    if settings.daemon.mode != "enforce":
-        raise InvalidInputError(
-            Code.MODE,
-            f"daemon.mode is {settings.daemon.mode!r}: nothing was written into Slurm.",
-            'Preview with --dry-run, or set daemon.mode = "enforce".',
-        )
+    daemon = DaemonClient(settings.daemon)
+    if dry_run:
+        _print_planned(daemon.call(LimitsPlanRequest()), as_json)
+        return
+    answer = daemon.call(CompileRequest(again=again))
+    while answer.compiled is None:
+        answer = daemon.call(CompileOutcomeRequest(errand=answer.errand))
+    _print_compiled(answer.compiled, as_json)
 
 
 def _print_conf(settings: Settings, as_json: bool) -> None:
@@ -152,166 +98,55 @@ def _print_conf(settings: Settings, as_json: bool) -> None:
         sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
-def _print_look(seen: LimitComparison, as_json: bool) -> None:
-    if as_json:
-        print_json(LimitsPlanned(seen.differences, seen.out_of_band, seen.warnings))
-        return
-    if seen.differences:
-        console().print(differences_table(seen.differences))
-    else:
-        console().print("Slurm has every limit as the ledger says.")
-    _print_notes((*map(out_of_band_text, seen.out_of_band), *seen.warnings))
-
-
-def _print_compiled(compiled: Compiled, as_json: bool) -> None:
-    if as_json:
-        refused = [RefusedLimit(change, why) for change, why in compiled.refused.items()]
-        print_json(
-            LimitsSet(
-                compiled.changes,
-                refused,
-                compiled.waits,
-                compiled.out_of_band,
-                compiled.warnings,
-            )
-        )
-        return
-    _print_changes(compiled.changes)
-    for change, why in compiled.refused.items():
-        _print_notes((f"Refused: sacctmgr {' '.join(change)}: {why}",))
-    for one in compiled.waits:
-        _print_notes((f"Waits until compiled again: {one.text}",))
-    if not (compiled.changes or compiled.refused or compiled.waits):
-        console().print("Slurm has every limit as the ledger says.")
-    _print_notes(compiled.warnings)
-
-
-def uninstall_command(
-    dry_run: DryRun = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    finishing: Annotated[
-        bool,
-        typer.Option("--finish", help="Remove what had to stay, where no job uses it any more."),
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Put all of Slurm's limits back to what they were before Slicewise, and remove its QOS.
-
-    Stop the daemon first. No part of Slicewise sets limits again before slicewise compile --again,
-    whatever still runs. Jobs continue; jobs that wait on borrowed quota are moved to their tenant's
-    own QOS if they can ever start there. A QOS stays while jobs are in it; --finish removes it
-    later, and so does the daemon or slicewise rebalance when it runs. --finish exits 75 while
-    something remains. The command works without PostgreSQL, by what is recorded in Slurm. The
-    ledger keeps its data. After a crash, run it again.
-    """
-    settings = load_settings()
-    tell: Notify = _tell_nobody if as_json else _tell
-    with _ledger_or_none(settings) as ledger:
-        if dry_run:
-            due = asyncio.run(plan(open_slurm(settings), ledger, settings, finishes=finishing))
-            _print_plan(due, as_json)
-            return
-        if finishing:
-            done = _finish(ledger, settings, tell)
-        else:
-            with no_daemon(settings.daemon.run_dir):
-                done = _uninstall(ledger, settings, tell, yes=yes, as_json=as_json)
-    if as_json:
-        print_json(done)
-    else:
-        _print_notes(done.waits)
-        sys.stdout.write(f"{_summary(done)}\n\n{_REMAINS}\n")
-    if finishing and done.waits:
-        raise typer.Exit(os.EX_TEMPFAIL)
-
-
-def _summary(done: Undone) -> str:
-    if not done.waits:
-        return "Slurm is as it was before."
-    if not done.in_use:
-        return "Slurm is as it was before, but for this."
-    total = sum(jobs.running + jobs.waiting + jobs.held for jobs in done.in_use.values())
-    qos, jobs = _count(len(done.in_use), "QOS", "QOS"), _count(total, "job", "jobs")
-    return (
-        f"Slurm is as it was before, but for this. {jobs} in {qos} of Slicewise: run"
-        " slicewise uninstall --finish again when they have ended. A running daemon, or slicewise"
-        " rebalance from cron, does this by itself."
+def limits_set(compiled: CompiledLimits) -> LimitsSet:
+    """Return what is told of a compilation as JSON."""
+    return LimitsSet(
+        compiled.changes,
+        [RefusedLimit(change, why) for change, why in compiled.refused],
+        compiled.waits,
+        compiled.changed_by_hand,
+        compiled.warnings,
     )
 
 
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
-
-
-@contextmanager
-def _ledger_or_none(settings: Settings) -> "Iterator[Ledger | None]":
-    """Open the ledger; yield None if that fails, since Slicewise must be removable at any time.
-
-    What Slurm itself says must be enough then.
-    """
-    with ExitStack() as stack:
-        ledger = None
-        try:
-            ledger = stack.enter_context(opened_ledger(settings))
-        except (UnreachableError, OutsideError) as error:
-            sys.stderr.write(
-                f"{error}\nContinuing without the ledger, by Slurm's settings alone.\n"
-            )
-        yield ledger
-
-
-def _finish(ledger: "Ledger | None", settings: Settings, tell: Notify) -> Undone:
-    done = asyncio.run(finish(open_slurm(settings), ledger, settings, tell))
-    if done is None:
-        raise InvalidInputError(
-            Code.NOTHING,
-            "No uninstall is under way (none began, or compile --again ended it): nothing was"
-            " changed.",
-            "To take Slicewise out of Slurm: slicewise uninstall --dry-run",
-        )
-    return done
-
-
-def _uninstall(
-    ledger: "Ledger | None", settings: Settings, tell: Notify, *, yes: bool, as_json: bool
-) -> Undone:
-    slurm = open_slurm(settings)
-    # Plan before anything is marked in Slurm: it may be another cluster's.
-    due = asyncio.run(plan(slurm, ledger, settings))
-    moves = f", {len(due.moves)} waiting jobs or arrays moved" if due.moves else ""
-    freed = len(due.avoided.changes)
-    avoided = f", {freed} arrays' slots let back onto nodes that they avoid" if freed else ""
-    question = f"{len(due.all)} settings in Slurm will be put back{moves}{avoided}. Go on?"
-    confirm(question, yes=yes, as_json=as_json)
-    return asyncio.run(uninstall(slurm, ledger, settings, tell))
-
-
-def _print_plan(due: WayBack, as_json: bool) -> None:
-    differences = due.all
+def _print_planned(planned: LimitsPlanAnswer, as_json: bool) -> None:
     if as_json:
-        print_json(UninstallPlanned(differences, due.moves, due.avoid_commands, due.waits))
+        print_json(LimitsPlanned(planned.differences, planned.changed_by_hand, planned.warnings))
         return
-    if differences:
-        console().print(differences_table(differences))
-    for command in (*due.move_commands, *due.avoid_commands):
-        _tell(command)
-    if not (differences or due.moves or due.avoid_commands or due.waits):
-        console().print("Nothing of Slicewise is in Slurm.")
-    _print_notes(due.waits)
+    if planned.differences:
+        console().print(differences_table(planned.differences))
+    else:
+        console().print("Slurm has every limit as the ledger says.")
+    print_notes((*map(out_of_band_text, planned.changed_by_hand), *planned.warnings))
 
 
-def _tell(command: str) -> None:
+def _print_compiled(compiled: CompiledLimits, as_json: bool) -> None:
+    if as_json:
+        print_json(limits_set(compiled))
+        return
+    print_notes(tuple(map(out_of_band_text, compiled.changed_by_hand)))
+    print_changes(compiled.changes)
+    for change, why in compiled.refused:
+        print_notes((f"Refused: sacctmgr {' '.join(change)}: {why}",))
+    for limit in compiled.waits:
+        print_notes((f"Waits until compiled again: {limit.text}",))
+    if not (compiled.changes or compiled.refused or compiled.waits):
+        console().print("Slurm has every limit as the ledger says.")
+    print_notes(compiled.warnings)
+
+
+def print_command(command: str) -> None:
+    """Print a command of Slurm."""
     console().print(Text(command), soft_wrap=True)
 
 
-def _tell_nobody(_: str) -> None: ...
-
-
-def _print_changes(changes: tuple[LimitChange, ...]) -> None:
+def print_changes(changes: tuple[LimitChange, ...]) -> None:
+    """Print the commands that changed limits."""
     for change in changes:
-        _tell(f"sacctmgr {' '.join(change)}")
+        print_command(f"sacctmgr {' '.join(change)}")
 
 
-def _print_notes(notes: tuple[str, ...]) -> None:
+def print_notes(notes: tuple[str, ...]) -> None:
+    """Print what else is to be known, one line each."""
     for note in notes:
         console().print(Text(note, style="yellow"), soft_wrap=True)

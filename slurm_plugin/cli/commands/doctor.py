@@ -53,7 +53,7 @@ from slicewise.slurm_plugin.cli.commands.this_host import (
     slurmds_needs,
 )
 from slicewise.slurm_plugin.cli.commands.this_page import page_facts
-from slicewise.slurm_plugin.cli.common.options import opened_ledger
+from slicewise.slurm_plugin.cli.common.opened_ledger import opened_ledger
 from slicewise.slurm_plugin.cli.common.slurm_facts import slurm_facts
 from slicewise.slurm_plugin.cli.views.limits import out_of_band_text
 from slicewise.slurm_plugin.lua.site_script import named_module, version_of

@@ -5,7 +5,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from enum import StrEnum
@@ -30,13 +30,13 @@ from slicewise.slurm_plugin.cli.common.ledger_days import ledger_days
 from slicewise.slurm_plugin.cli.common.options import (
     OPERATORS_PANEL,
     AnyTenant,
-    opened_ledger,
 )
 from slicewise.slurm_plugin.cli.common.output import counting, spinner, whole_file
 from slicewise.slurm_plugin.cli.views import ledger as present
 from slicewise.slurm_plugin.cli.views.focus import Billing, FocusRow, focus_rows
 from slicewise.slurm_plugin.cli.views.texts import slice_seconds_text
 from slicewise.slurm_plugin.common.ledger_requests import BalanceRequest
+from slicewise.slurm_plugin.common.record_requests import ExportRequest
 from slicewise.slurm_plugin.rules.accounting.charge_lines import charge_lines
 from slicewise.slurm_plugin.rules.accounting.run_csv import csv_text, inert, run_line, runs_csv
 from slicewise.slurm_plugin.rules.accounting.statement import (
@@ -272,13 +272,16 @@ def verify(
 ) -> None:
     """Replay every transfer and compare with every stored balance; exit 1 if anything differs.
 
-    It can be run on a live system: it reads one consistent state.
+    It can be run on a live system: it reads one consistent state. It works without the daemon.
     """
     kept = seal.strip().lower()
     if kept and not _SEAL.fullmatch(kept):
         raise typer.BadParameter(
             f"--seal {seal!r}: a seal is the 64 hexadecimal digits that ledger verify prints."
         )
+    # Imported here: it takes as long as the rest of the commands, which ask the daemon.
+    from slicewise.slurm_plugin.cli.common.opened_ledger import opened_ledger  # noqa: PLC0415
+
     with opened_ledger(load_settings()) as ledger, spinner("Replaying the ledger"):
         began_s = time.monotonic()
         found = ledger.audit.verify()
@@ -333,14 +336,22 @@ def export(
     ] = None,
 ) -> None:
     """Write every transfer, oldest first, for example to fill a ledger of your own."""
-    with opened_ledger(load_settings()) as ledger:
-        rows = ledger.audit.export(_since_s(since))
-        if output is None:
-            _write(rows, form, sys.stdout)
-            return
-        with whole_file(output) as file, counting("transfers", every=1000) as counted:
-            count = _write(counted(rows), form, file)
+    rows = _exported(DaemonClient(load_settings().daemon), _since_s(since))
+    if output is None:
+        _write(rows, form, sys.stdout)
+        return
+    with whole_file(output) as file, counting("transfers", every=1000) as counted:
+        count = _write(counted(rows), form, file)
     typer.echo(f"{output}: {count:,} transfers", err=True)
+
+
+def _exported(daemon: DaemonClient, since_s: int) -> Iterator[Mapping[str, object]]:
+    """Yield every transfer up to the one that was the newest at the first question."""
+    answer = daemon.call(ExportRequest(since_s=since_s))
+    yield from answer.rows
+    while answer.more is not None:
+        answer = daemon.call(ExportRequest(since_s=since_s, after=answer.more))
+        yield from answer.rows
 
 
 def _write(rows: Iterable[Mapping[str, object]], form: Format, file: IO[str]) -> int:

@@ -21,7 +21,7 @@ from slicewise.slurm_plugin.rules.accounting.types import BackupRecord
 
 ledger_db_app = typer.Typer(
     no_args_is_help=True,
-    help="The ledger's PostgreSQL schema.",
+    help="The ledger's PostgreSQL schema; each command works without the daemon.",
     epilog="Examples: slicewise ledger db upgrade | slicewise ledger db current",
 )
 

@@ -4,18 +4,20 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
+from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.time_options import local_time
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.read import load_settings
-from slicewise.slurm_plugin.cli.common.options import opened_ledger
+from slicewise.slurm_plugin.cli.common.books import Books
 from slicewise.slurm_plugin.cli.views import observed as present
+from slicewise.slurm_plugin.common.record_requests import ObservationsRequest
 from slicewise.slurm_plugin.rules.accounting.statement import part
 from slicewise.slurm_plugin.rules.common.observations import day_of
 from slicewise.slurm_plugin.rules.explain.observed import (
@@ -23,9 +25,6 @@ from slicewise.slurm_plugin.rules.explain.observed import (
     first_day_s,
     observed_report,
 )
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
 
 observe_app = typer.Typer()
 
@@ -55,8 +54,7 @@ def observe(
     on.
     """
     since_s = day_of(since.timestamp()) if since else 0
-    with opened_ledger(load_settings()) as ledger:
-        report = _report(ledger, since_s)
+    report = _report(DaemonClient(load_settings().daemon), since_s)
     if as_json:
         print_json(asdict(report))
         return
@@ -74,17 +72,17 @@ def observe(
         out.print(Text(sentence))
 
 
-def _report(ledger: "Ledger", since_s: int) -> ObservedReport:
-    recorded = ledger.observations.since(since_s)
-    now_s = int(wall_s())
-    first_s = first_day_s(recorded)
-    from_s = day_of(now_s) if first_s is None else max(since_s, first_s)
-    return observed_report(recorded, _used(ledger, from_s, now_s), ledger.tenants.policy(), from_s)
+def _report(daemon: DaemonClient, since_s: int) -> ObservedReport:
+    answer = daemon.call(ObservationsRequest(since_s=since_s))
+    first_s = first_day_s(answer.recorded)
+    from_s = day_of(wall_s()) if first_s is None else max(since_s, first_s)
+    return observed_report(answer.recorded, _used(daemon, from_s), answer.policy, from_s)
 
 
-def _used(ledger: "Ledger", from_s: int, now_s: int) -> Mapping[str, int]:
+def _used(daemon: DaemonClient, from_s: int) -> Mapping[str, int]:
     """Return the millislice-seconds that each tenant's runs have used since ``from_s``."""
     used: Counter[str] = Counter()
-    for row in part(ledger.audit.statement(None, from_s, now_s).rows, from_s, None):
+    statement, *_ = Books(daemon).statement(None, from_s)
+    for row in part(statement.rows, from_s, None):
         used[row.run.tenant] += row.used_millislice_s
     return used

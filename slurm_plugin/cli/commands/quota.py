@@ -15,9 +15,9 @@ from slicewise.slurm_plugin.cli.common.options import (
     Overcommit,
     Reason,
     TimeoutS,
-    opened_ledger,
 )
 from slicewise.slurm_plugin.cli.views import quota_plan as present
+from slicewise.slurm_plugin.common.record_requests import PolicyRequest, RememberedLimitsRequest
 from slicewise.slurm_plugin.common.tenant_requests import LoansAnswer, LoansRequest
 
 plan_and_loans_app = typer.Typer()
@@ -107,9 +107,10 @@ def propose_quotas(
     settings = load_settings()
     whole = None if gpu is None else millislices_from_text(gpu, "--gpu")
     accounts = read_accounts(file)
-    with opened_ledger(settings) as ledger:
-        others = set_by_others(accounts, ledger.limits.known())
-        typer.echo(proposal_text(others, ledger.tenants.policy(), settings, whole), nl=False)
+    daemon = DaemonClient(settings.daemon)
+    others = set_by_others(accounts, dict(daemon.call(RememberedLimitsRequest()).known))
+    policy = daemon.call(PolicyRequest()).policy
+    typer.echo(proposal_text(others, policy, settings, whole), nl=False)
 
 
 def _example() -> str:
@@ -118,8 +119,8 @@ def _example() -> str:
 
     try:
         settings = load_settings()
-        with opened_ledger(settings) as ledger:
-            return example(sorted(ledger.tenants.policy()), sorted(settings.costs))
+        tenants = DaemonClient(settings.daemon).call(PolicyRequest()).policy
+        return example(sorted(tenants), sorted(settings.costs))
     except SlicewiseError:
         return example((), ())
 

@@ -1,49 +1,31 @@
-"""``slicewise tenant-quota apply FILE``: shows what a change of quotas does, and makes it."""
+"""``slicewise tenant-quota apply FILE``: shows what a change of quotas does, and has it made."""
 
-import asyncio
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from slicewise.cluster.language.periods import period_start_s
 from slicewise.cluster.rpc.client import DaemonClient
-from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.cluster.runtime.console import console, print_json
-from slicewise.cluster.runtime.wall_clock import wall_s
-from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
-from slicewise.cluster.slurm.open import open_slurm
 from slicewise.slurm_plugin.cli.common.in_force import until_in_force
-from slicewise.slurm_plugin.cli.common.options import (
-    author_name,
-    opened_ledger,
-    require_in_force,
-)
-from slicewise.slurm_plugin.cli.common.quota_file import read_quota_file
+from slicewise.slurm_plugin.cli.common.options import authored, require_in_force
+from slicewise.slurm_plugin.cli.common.quota_file import quota_file_text
 from slicewise.slurm_plugin.cli.views import quota_plan as present
 from slicewise.slurm_plugin.cli.views.limits import differences_table
-from slicewise.slurm_plugin.ledger.summaries import held_lately, ledger_view_now
-from slicewise.slurm_plugin.quota_cycle.compile import LimitComparison, compared, slurm_now
-from slicewise.slurm_plugin.rules.accounting.budgets import Amend, amend_of
-from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
-from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange, planned_change
+from slicewise.slurm_plugin.common.quota_file_requests import (
+    MOST_BYTES,
+    QuotaApplyRequest,
+    QuotaFileAnswer,
+    QuotaFileRequest,
+    packed,
+)
 from slicewise.slurm_plugin.rules.explain.quota_plan import Impact, LoanPlan, TenantPlan
-from slicewise.slurm_plugin.rules.limits.changes import stages
-from slicewise.slurm_plugin.rules.limits.desired import Difference, desired_limits, differences
-from slicewise.slurm_plugin.rules.quota.capacity import require_capacity
-from slicewise.slurm_plugin.rules.quota.types import Budget, TenantUpdate
-from slicewise.slurm_plugin.rules.round.world import SlurmView, World, world_of
-from slicewise.slurm_plugin.rules.services.orders import Ordered, ServiceKey, arrays_of
-from slicewise.slurm_plugin.rules.services.state import Observation, services
-from slicewise.slurm_plugin.state.observer import SlurmObserver
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.limits.desired import Difference
+from slicewise.slurm_plugin.rules.quota.quota_file import unreadable
 
 
 @dataclass(frozen=True)
@@ -60,15 +42,6 @@ class ShownQuotaPlan:
     in_force_after_s: float | None
 
 
-@dataclass(frozen=True)
-class _Planned:
-    """What the file would do, in the ledger and in Slurm."""
-
-    change: PlannedChange
-    differences: tuple[Difference, ...]
-    commands: tuple[tuple[str, ...], ...]
-
-
 def apply(
     file: Path,
     *,
@@ -78,37 +51,41 @@ def apply(
     timeout_s: int | None,
     as_json: bool,
 ) -> None:
-    """Run ``slicewise tenant-quota apply``: print what the file does; do it unless ``dry_run``."""
-    settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        planned = _planned(file, ledger, settings)
-        if not as_json:
-            _print_plan(planned, settings.cluster.name)
-        change = planned.change
-        if not dry_run and not overcommit and change.capacity_millislices is not None:
-            require_capacity(
-                change.before, change.policy, change.capacity_millislices, change.instances
-            )
-        changed_s = time.monotonic()
-        change_id = None if dry_run else _apply(change.updates, ledger, settings, reason)
+    """Run ``slicewise tenant-quota apply``: print what the file does, or would do."""
+    daemon, asked = DaemonClient(load_settings().daemon), _asked(file)
+    changed_s = time.monotonic()
+    if dry_run:
+        answer = daemon.call(QuotaFileRequest.of(**asked))
+    else:
+        request = QuotaApplyRequest.of(**asked, overcommit=overcommit, **authored(reason))
+        answer = daemon.call(request)
+    if not as_json:
+        _print_plan(answer)
     took_s, force = None, ""
-    if change_id is not None:
-        daemon = DaemonClient(settings.daemon)
-        took_s, force = until_in_force(daemon, change_id, changed_s, timeout_s)
+    if answer.change_id is not None:
+        took_s, force = until_in_force(daemon, answer.change_id, changed_s, timeout_s)
     if as_json:
-        print_json(_shown(planned, applied=not dry_run, took_s=took_s))
+        print_json(_shown(answer, took_s=took_s))
     elif not dry_run:
         console().print(Text(f"Changed: {force}."))
     else:
-        console().print(Text(f"Nothing was changed. To set it: the same {_apply_words(change)}"))
+        console().print(Text(f"Nothing was changed. To set it: the same {_apply_words(answer)}"))
         console().print(Text(_last_month_words(file)))
     if not dry_run:
         require_in_force(took_s, timeout_s)
 
 
-def _apply_words(change: PlannedChange) -> str:
+def _asked(file: Path) -> dict[str, str]:
+    """Return the file as requests have it; raises InvalidInputError (SW-INPUT-FILE)."""
+    text = packed(quota_file_text(file))
+    if text is None:
+        raise unreadable(str(file), f"it is too long: {MOST_BYTES // 1024} KiB is the most.")
+    return {"packed": text, "file": str(file)}
+
+
+def _apply_words(answer: QuotaFileAnswer) -> str:
     """Say with which options the plan is applied; --overcommit if it needs that."""
-    overcommit = "--overcommit " if change.needs_overcommit else ""
+    overcommit = "--overcommit " if answer.change.needs_overcommit else ""
     return f"without --dry-run, with {overcommit}--reason 'WHY'"
 
 
@@ -120,86 +97,24 @@ def _last_month_words(file: Path) -> str:
     )
 
 
-def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
-    """Read the file and compute its effects.
-
-    Raises InvalidInputError (SW-INPUT-FILE), and what Slurm and ledger raise.
-    """
-    ledger_view = ledger_view_now(ledger, settings)
-    updates, faults = read_quota_file(file, ledger_view.tenants, settings)
-    seen, observed = asyncio.run(_look(ledger_view, settings))
-    accounts = {name: row.parent for name, row in seen.found.accounts.items()}
-    inputs = _world(ledger, settings, ledger_view, observed)
-    change = planned_change(updates, faults, accounts, inputs, settings.ledger.time_zone)
-    limits = desired_limits(change.plan.allowed, seen.found, ledger_view.known)
-    differing = differences(limits, seen.found)
-    commands = tuple(one for stage in stages(differing, seen.found) for one in stage)
-    return _Planned(change, differing, commands)
-
-
-async def _look(ledger_view: LedgerView, settings: Settings) -> tuple[LimitComparison, Observation]:
-    slurm = open_slurm(settings)
-    observed = await SlurmObserver(slurm).look()
-    shown = await slurm_now(slurm, observed.jobs, observed.nodes)
-    return compared(ledger_view, shown, settings), observed
-
-
-def _world(
-    ledger: "Ledger", settings: Settings, ledger_view: LedgerView, observed: Observation
-) -> World:
-    found = _ordered(services(observed, settings.costs), ledger.orders.standing())
-    lately = held_lately(ledger, settings, ledger_view.now_s)
-    return world_of(
-        ledger_view, settings, SlurmView(observed.jobs, observed.nodes, found, lately=lately)
-    )
-
-
-def _ordered(
-    found: Sequence[ServiceView], orders: Mapping[ServiceKey, Ordered]
-) -> tuple[ServiceView, ...]:
-    """Return the services with their owners' orders, if these are for arrays that still exist."""
-    arrays = arrays_of(found)
-    living = {
-        key: one.order for key, one in orders.items() if one.array_job_id in arrays.get(key, ())
-    }
-    return tuple(
-        service.model_copy(
-            update={"order": living.get((service.tenant, service.name), service.order)}
-        )
-        for service in found
-    )
-
-
-def _apply(
-    updates: Sequence[TenantUpdate], ledger: "Ledger", settings: Settings, reason: str
-) -> int:
-    """Apply all updates or none; return the newest change's id."""
-
-    def amend(tenant: str, budget: Budget) -> Amend:
-        begun_s = period_start_s(budget.period, int(wall_s()), settings.ledger.time_zone)
-        return amend_of(tenant, budget, begun_s, author_name(), reason)
-
-    return ledger.tenants.change_together(updates, author_name(), reason, amend)[-1].change_id
-
-
-def _print_plan(planned: _Planned, cluster: str) -> None:
-    for shown in present.change_shown(planned.change, cluster):
+def _print_plan(answer: QuotaFileAnswer) -> None:
+    for shown in present.change_shown(answer.change):
         console().print(shown)
-    if not planned.change.impacts:
+    if not answer.change.impacts:
         console().print("\nIt would harm no job or tenant.")
-    if planned.differences:
+    if answer.differences:
         console().print("\nIn Slurm:")
-        console().print(differences_table(planned.differences))
+        console().print(differences_table(answer.differences))
 
 
-def _shown(planned: _Planned, *, applied: bool, took_s: float | None) -> ShownQuotaPlan:
+def _shown(answer: QuotaFileAnswer, *, took_s: float | None) -> ShownQuotaPlan:
     return ShownQuotaPlan(
-        tenants=planned.change.plan.tenants,
-        loans=planned.change.plan.loans,
-        harms=planned.change.impacts,
-        ended_windows=planned.change.ended_windows,
-        differences=planned.differences,
-        commands=planned.commands,
-        applied=applied,
+        tenants=answer.change.tenants,
+        loans=answer.change.loans,
+        harms=answer.change.impacts,
+        ended_windows=answer.change.ended_windows,
+        differences=answer.differences,
+        commands=answer.commands,
+        applied=answer.change_id is not None,
         in_force_after_s=took_s,
     )

@@ -1,66 +1,17 @@
 """``slicewise rebalance``: one run of rebalancing, and what earlier runs did."""
 
-import asyncio
-import gc
-import os
-import socket
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from pydantic import computed_field
-from rich.text import Text
 
-from slicewise.cluster.language.documents import HIDDEN
-from slicewise.cluster.language.rebalances import (
-    RebalanceRun,
-    RunOutcome,
-    StepOutcome,
-    StepRecord,
-)
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.journal_messages import RebalanceRequest
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
-from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
-from slicewise.slurm_plugin.cli.common.options import HistoryLines, author_name, opened_ledger
+from slicewise.slurm_plugin.cli.common.journals import newest_runs
+from slicewise.slurm_plugin.cli.common.options import HistoryLines
 from slicewise.slurm_plugin.cli.views import rebalances as present
-from slicewise.slurm_plugin.common.log import configure_logging
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
-    from slicewise.slurm_plugin.rebalance.site_look import RunContext
-
-
-@dataclass(frozen=True)
-class PlannedStep(StepRecord):
-    """A step that a run would take."""
-
-    did: Annotated[tuple[str, ...], HIDDEN] = ()
-
-    @computed_field
-    @property
-    def would(self) -> tuple[str, ...]:
-        """What the step would change, one line each."""
-        return self.did
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """What a run would do."""
-
-    steps: tuple[PlannedStep, ...]
-    outcome: None = None
-
-
-@dataclass(frozen=True)
-class BusyRun:
-    """Another run is under way."""
-
-    busy: str
-    outcome: None = None
-
 
 rebalance_app = typer.Typer(
     help="Bring everything to what is wanted now: ledger, loans, limits, priorities, GPUs; "
@@ -72,13 +23,6 @@ rebalance_app = typer.Typer(
     epilog="Examples: slicewise rebalance --dry-run | slicewise rebalance --quiet"
     " | slicewise rebalance history",
 )
-
-GARBAGE_AFTER = 5_000_000
-"""New objects after which Python collects garbage. Nearly all objects of a run live until its end;
-on a large site, with over a million of them, collecting took as long as the run itself."""
-
-_LONG_S = 3600.0
-"""Longer than any run takes, although a run that cuts GPUs waits for jobs to end."""
 
 RunId = Annotated[int, typer.Argument(help="The id that slicewise rebalance history shows.")]
 DryRun = Annotated[
@@ -94,15 +38,10 @@ def rebalance(
     """Run once, unless a subcommand is named."""
     if context.invoked_subcommand is not None:
         return
-    gc.set_threshold(GARBAGE_AFTER)
-    settings = load_settings()
-    configure_logging("rebalance", settings.log)
-    with opened_ledger(settings) as ledger:
-        site = _site(settings, ledger)
-        if dry_run:
-            _print_dry_run(site, as_json)
-        else:
-            _run(site, quiet=quiet, as_json=as_json)
+    # Imported here: to read the journal takes a part of it.
+    from slicewise.slurm_plugin.cli.commands import rebalance_run  # noqa: PLC0415
+
+    rebalance_run.run_once(dry_run=dry_run, quiet=quiet, as_json=as_json)
 
 
 @rebalance_app.command(
@@ -113,8 +52,7 @@ def history(
     as_json: Json = False,
 ) -> None:
     """List runs, newest first."""
-    with opened_ledger(load_settings()) as ledger:
-        runs = ledger.rebalances.history(lines)
+    runs = newest_runs(DaemonClient(load_settings().daemon), lines)
     if as_json:
         print_json(runs)
     else:
@@ -126,83 +64,9 @@ def history(
 )
 def show(run_id: RunId, as_json: Json = False) -> None:
     """Show one run: what each step saw, did, and why."""
-    with opened_ledger(load_settings()) as ledger:
-        run = ledger.rebalances.find(run_id)
+    run = DaemonClient(load_settings().daemon).call(RebalanceRequest.of(run_id=run_id)).run
     if as_json:
         print_json(run)
         return
     console().print(present.run_facts(run))
-    _print_steps(run.steps, most=None)
-
-
-def _site(settings: Settings, ledger: "Ledger") -> "RunContext":
-    # Imported here: the history does not need them.
-    from slicewise.cluster.rpc.client import DaemonClient  # noqa: PLC0415
-    from slicewise.cluster.slurm.open import open_slurm  # noqa: PLC0415
-    from slicewise.slurm_plugin.rebalance.site_look import RunContext  # noqa: PLC0415
-
-    return RunContext(
-        settings=settings,
-        slurm=open_slurm(settings),
-        ledger=ledger,
-        daemon=DaemonClient(settings.daemon),
-        author=author_name(),
-        host=socket.gethostname(),
-        is_root=os.geteuid() == 0,
-    )
-
-
-def _run(site: "RunContext", *, quiet: bool, as_json: bool) -> None:
-    from slicewise.slurm_plugin.rebalance.run import run  # noqa: PLC0415 -- not for the history
-
-    lock = site.ledger.locks.rebalancing(site.who)
-    try:
-        if not lock.hold():
-            _print_busy(site, lock.holder(), quiet=quiet, as_json=as_json)
-            raise typer.Exit(os.EX_TEMPFAIL)
-        ended = asyncio.run(run(site, lock.hold))
-    finally:
-        lock.give_up()
-    if as_json:
-        print_json(ended)
-    elif not quiet or ended.outcome is not RunOutcome.DONE:
-        _print_run(ended, quiet=quiet)
-    if ended.outcome is not RunOutcome.DONE:
-        raise typer.Exit(1)
-
-
-def _print_run(ended: RebalanceRun, *, quiet: bool) -> None:
-    records = [step for step in ended.steps if not quiet or step.outcome is not StepOutcome.DONE]
-    _print_steps(records)
-
-
-def _print_steps(records: Sequence[StepRecord], did: str = "did", most: int | None = 3) -> None:
-    console().print(present.steps_table(records, did, most))
-    for note in present.step_notes(records):
-        console().print(Text(note))
-
-
-def _print_busy(site: "RunContext", holder: str, *, quiet: bool, as_json: bool) -> None:
-    if as_json:
-        print_json(BusyRun(holder))
-    elif not quiet or _is_long(site):
-        sys.stderr.write(f"Another run is under way ({holder}): nothing was done.\n")
-
-
-def _is_long(site: "RunContext") -> bool:
-    """Whether the run under way may hang, so that cron should report it."""
-    newest = site.ledger.rebalances.history(1)
-    return any(site.now_s() - run.started_s > _LONG_S for run in newest)
-
-
-def _print_dry_run(site: "RunContext", as_json: bool) -> None:
-    from slicewise.slurm_plugin.rebalance.run import dry_run  # noqa: PLC0415 -- not for the history
-
-    outcome, records = asyncio.run(dry_run(site))
-    if as_json:
-        print_json(PlannedRun(tuple(PlannedStep(**vars(record)) for record in records)))
-    else:
-        _print_steps(records, "would do", most=None)
-        console().print("Nothing was done.")
-    if outcome is not RunOutcome.DONE:
-        raise typer.Exit(1)
+    present.print_steps(run.steps, most=None)

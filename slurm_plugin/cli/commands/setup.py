@@ -64,7 +64,8 @@ def setup_command(
 
     Run it on slurmctld's host. It reads partitions, GPUs, hosts and settings from Slurm first, so
     that most answers need Enter only; with --answers it asks nothing. It writes into its own
-    directory and changes nothing else: you compare and copy. STEPS.md there says in which order.
+    directory and changes nothing else: you compare and copy. STEPS.md there says in which order. It
+    works without the daemon.
     """
     with suppress(PermissionError):  # Writing says so, later.
         if output.exists():

@@ -15,15 +15,15 @@ from slicewise.cluster.language.jobs import JobView, PastRun
 from slicewise.cluster.language.service import directives_of_script, head_lines
 from slicewise.cluster.language.slurm.interface import Slurm
 from slicewise.cluster.language.slurm.job_history import history_lines
+from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime.console import print_json
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.open import open_slurm
-from slicewise.slurm_plugin.cli.common.options import opened_ledger
 from slicewise.slurm_plugin.cli.common.output import spinner, whole_binary_file
-from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
+from slicewise.slurm_plugin.common.record_requests import LedgerViewRequest
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.services.state import service_arrays
 from slicewise.slurm_plugin.rules.snapshot.archive import write_archive
@@ -32,7 +32,6 @@ from slicewise.slurm_plugin.rules.snapshot.contents import (
     SiteSnapshot,
     SnapshotService,
     association_values,
-    ledger_values,
     partition_values,
     qos_values,
     scheduling_values,
@@ -107,8 +106,7 @@ def snapshot_command(
     # Opened first: what can't be written is not gathered for minutes.
     with whole_binary_file(file) as out:
         with spinner("Reading the site"):
-            with opened_ledger(settings) as ledger:
-                view = ledger_view_now(ledger, settings, taken_s)
+            view = DaemonClient(settings.daemon).call(LedgerViewRequest()).view
             snapshot, runs = asyncio.run(_gather(settings, view, taken_s, days))
         lines = None if days is None else _lines(runs, names)
         snapshot = snapshot if names is None else under_other_names(snapshot, names)
@@ -140,7 +138,7 @@ async def _gather(
         qos=qos_values(qos),
         jobs=without_words(jobs),
         settings=settings_values(settings),
-        ledger=ledger_values(view),
+        ledger=view,
         services=services,
         history_since_s=None if days is None else until_s - days * _DAY_S,
     )

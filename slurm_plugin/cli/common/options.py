@@ -1,34 +1,15 @@
-"""Shared by operators' commands: options, the ledger, the caller's name, waiting for the daemon."""
+"""Shared by operators' commands: options, the caller's name, waiting for the daemon."""
 
 import os
 import pwd
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.rpc.own_tenant import complete_tenant, typed_account
-from slicewise.cluster.settings.file import Settings
-from slicewise.cluster.settings.read import database_url
 from slicewise.slurm_plugin.rules.quota.tenants import check_words
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
-
-
-@contextmanager
-def opened_ledger(settings: Settings) -> "Iterator[Ledger]":
-    """Open the ledger; refuse one whose tables are not of the revision that this program needs."""
-    # Imported here: SQLAlchemy takes longer to import than everything that a user's command does.
-    from slicewise.slurm_plugin.ledger.store import Ledger  # noqa: PLC0415 -- only who asks the database
-
-    with Ledger(database_url(settings.database), settings.cluster.name) as ledger:
-        ledger.require_current()
-        yield ledger
-
 
 Reason = Annotated[str, typer.Option(help="Kept in the history.")]
 TenantName = Annotated[

@@ -14,10 +14,14 @@ def read_quota_file(
 
     Raises InvalidInputError (SW-INPUT-FILE) for a file that can't be read at all.
     """
+    return quota_updates(str(path), quota_file_text(path), policy, settings)
+
+
+def quota_file_text(path: Path) -> str:
+    """Return the file's text; raises InvalidInputError (SW-INPUT-FILE) if it can't be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise unreadable(str(path), f"{error.strerror}.") from None
     except UnicodeDecodeError:
         raise unreadable(str(path), "it is not UTF-8 text.") from None
-    return quota_updates(str(path), text, policy, settings)

@@ -14,7 +14,7 @@ from slicewise.slurm_plugin.rules.quota.types import LoanChange
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange
+    from slicewise.slurm_plugin.rules.explain.planned_change import ChangeReport
     from slicewise.slurm_plugin.rules.explain.quota_plan import (
         Impact,
         LoanPlan,
@@ -25,30 +25,27 @@ if TYPE_CHECKING:
 _INDENT = "  "
 
 
-def change_shown(change: "PlannedChange", cluster: str) -> "Iterator[RenderableType]":
-    """What a file of quotas would change, one after the other: words, tenants, loans, harm.
-
-    ``cluster`` is the cluster's name in Slurm.
-    """
+def change_shown(change: "ChangeReport") -> "Iterator[RenderableType]":
+    """What a file of quotas would change, one after the other: words, tenants, loans, harm."""
     for words in change.words:
         yield Text(words)
-    for warned in change.place_warnings(cluster):
+    for warned in change.warnings:
         yield Text(warned, style="yellow")
     shown = change.changed_tenants
     yield tenants_table(shown)
-    if others := len(change.plan.tenants) - len(shown):
+    if others := len(change.tenants) - len(shown):
         words = "other tenant stays as it is" if others == 1 else "other tenants stay as they are"
         yield Text(f"{others} {words}.")
     yield from _calendar_shown(change)
-    if change.plan.loans:
+    if change.loans:
         yield "\nLoans:"
-        yield loan_changes_table(change.plan.loans)
+        yield loan_changes_table(change.loans)
     if change.impacts:
         yield "\nJobs and tenants that it would harm:"
         yield impacts_table(change.impacts)
 
 
-def _calendar_shown(change: "PlannedChange") -> Iterator[Text]:
+def _calendar_shown(change: "ChangeReport") -> Iterator[Text]:
     """Say where the calendar's windows hide what the file sets now, and which windows end."""
     if hidden := change.hidden:
         names = ", ".join(hidden)

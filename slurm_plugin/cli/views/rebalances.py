@@ -11,7 +11,7 @@ from slicewise.cluster.language.rebalances import (
     StepOutcome,
     StepRecord,
 )
-from slicewise.cluster.runtime.console import Facts, FittingTable, column, toned
+from slicewise.cluster.runtime.console import Facts, FittingTable, column, console, toned
 from slicewise.slurm_plugin.cli.views.texts import NOTHING, time_text, times_column
 
 _LONGEST_WHY = 80
@@ -102,7 +102,7 @@ def _run_seconds(run: RebalanceRun) -> object:
 
 def _done(run: RebalanceRun) -> object:
     """``lend 2, compile 5``: the number of lines of each step that changed something."""
-    counts = (f"{one.step} {len(one.did)}" for one in run.steps if one.did)
+    counts = (f"{one.step} {len(one.did) + one.left_out}" for one in run.steps if one.did)
     return ", ".join(counts) or NOTHING
 
 
@@ -121,3 +121,10 @@ def run_facts(run: RebalanceRun) -> Facts:
         "took": NOTHING if run.took_s is None else Text(f"{run.took_s:.1f} s"),
     }
     return Facts(tuple(rows.items()))
+
+
+def print_steps(records: Sequence[StepRecord], did: str = "did", most: int | None = 3) -> None:
+    """Print the table of the steps, and what is too long for it."""
+    console().print(steps_table(records, did, most))
+    for note in step_notes(records):
+        console().print(Text(note))

@@ -8,6 +8,7 @@ from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.explain.quota_impact import impacts
 from slicewise.slurm_plugin.rules.explain.quota_plan import (
     Impact,
+    LoanPlan,
     QuotaPlan,
     TenantPlan,
     in_order,
@@ -26,6 +27,36 @@ from slicewise.slurm_plugin.rules.quota.tenants import (
 )
 from slicewise.slurm_plugin.rules.quota.types import Policy, Quota, Tenant, TenantUpdate
 from slicewise.slurm_plugin.rules.round.world import World
+
+
+@dataclass(frozen=True)
+class ChangeReport:
+    """What a file of quotas would do, for people and programs.
+
+    Attributes:
+        words: what would be set, a line for each tenant that the file names.
+        warnings: tenants that are elsewhere in Slurm.
+        tenants: every tenant; ``touched`` are the names of those that the file names or that change
+            otherwise, and of the tenants above them.
+        hidden: tenants that the file names and for which the calendar has other quotas now.
+        ended_windows: ids of calendar windows that end because their tenants are removed.
+        needs_overcommit: as of ``PlannedChange``.
+    """
+
+    words: tuple[str, ...]
+    warnings: tuple[str, ...]
+    tenants: tuple[TenantPlan, ...]
+    touched: frozenset[str]
+    loans: tuple[LoanPlan, ...]
+    impacts: tuple[Impact, ...]
+    hidden: tuple[str, ...]
+    ended_windows: tuple[int, ...]
+    needs_overcommit: bool
+
+    @property
+    def changed_tenants(self) -> list[TenantPlan]:
+        """Those that are ``touched``."""
+        return [tenant_plan for tenant_plan in self.tenants if tenant_plan.tenant in self.touched]
 
 
 @dataclass(frozen=True)
@@ -77,14 +108,28 @@ class PlannedChange:
             yield change_words(name, self.before.get(name), self.policy.get(name))
 
     @property
-    def changed_tenants(self) -> list[TenantPlan]:
+    def touched(self) -> frozenset[str]:
         """Tenants that the file names or that change otherwise, and the tenants above them."""
         every, policy = self.plan.tenants, self.plan.after.policy
         changed = {
             tenant_plan.tenant for tenant_plan in every if tenant_plan.before != tenant_plan.after
         } | self.named
         above = {other for name in changed & policy.keys() for other in ancestors(policy, name)}
-        return [tenant_plan for tenant_plan in every if tenant_plan.tenant in changed | above]
+        return frozenset(changed | above)
+
+    def report(self, cluster: str) -> ChangeReport:
+        """What people are told; ``cluster`` is the cluster's name in Slurm."""
+        return ChangeReport(
+            words=tuple(self.words),
+            warnings=tuple(self.place_warnings(cluster)),
+            tenants=self.plan.tenants,
+            touched=self.touched,
+            loans=self.plan.loans,
+            impacts=self.impacts,
+            hidden=tuple(self.hidden),
+            ended_windows=self.ended_windows,
+            needs_overcommit=self.needs_overcommit,
+        )
 
     @property
     def hidden(self) -> list[str]:

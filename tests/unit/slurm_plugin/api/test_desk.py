@@ -34,15 +34,14 @@ from slicewise.cluster.settings.file import WebSettings
 from slicewise.slurm_plugin.admission_server.admit import Admission
 from slicewise.slurm_plugin.api import desk as desk_module
 from slicewise.slurm_plugin.api import keys as keys_module
-from slicewise.slurm_plugin.api.budget_desk import BudgetDesk
 from slicewise.slurm_plugin.api.desk import Desk, Roles
+from slicewise.slurm_plugin.api.desks import operators_handlers
 from slicewise.slurm_plugin.api.generations import ServiceGenerations
 from slicewise.slurm_plugin.api.keys import ServiceKeys
 from slicewise.slurm_plugin.api.orders import ServiceOrders
 from slicewise.slurm_plugin.api.rate_limit import OF_USER, RateLimiter
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.routes import Asked
-from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
 from slicewise.slurm_plugin.api.web_logins import WebLogins
 from slicewise.slurm_plugin.common.explain_requests import HeadroomAnswer
 from slicewise.slurm_plugin.state.controller import ClusterState
@@ -116,8 +115,7 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
             ledger, cluster_state, reads, ALONE, rates=rates, operators=who.administrators
         ),
         web_logins=WebLogins(WebSettings(listen="127.0.0.1:8690")),
-        tenants=TenantDesk(settings(), ledger, cluster_state, reads),
-        budgets=BudgetDesk(settings(), ledger, cluster_state, reads),
+        operators=operators_handlers(settings(), slurm, ledger, cluster_state, reads),
         daemon=(daemon := Daemon()),
     )
     return Asking(desk, slurm, daemon, cluster_state)

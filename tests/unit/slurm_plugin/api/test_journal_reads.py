@@ -24,8 +24,12 @@ from slicewise.cluster.language.rebalances import (
     StepRecord,
 )
 from slicewise.cluster.rpc.journal_messages import (
+    RebalanceAnswer,
+    RebalanceRequest,
     RebalancesAnswer,
     RebalancesRequest,
+    RepartitionAnswer,
+    RepartitionRequest,
     RepartitionsAnswer,
     RepartitionsRequest,
 )
@@ -89,6 +93,9 @@ class Journal(Generic[T]):
         ids = sorted((one for one in self.entries if before is None or one < before), reverse=True)
         return tuple(self.entries[one] for one in ids[:limit])
 
+    def find(self, number: int) -> T:
+        return self.entries[number]
+
 
 class Journals(ScriptedLedger):
     rebalances = Journal({one: run(one, LEND, COMPILE) for one in range(1, 6)})
@@ -142,6 +149,21 @@ async def test_of_what_a_step_did_the_first_lines_are_told(
     (step,) = (await runs(reads)).runs[0].steps
     assert (len(step.did), step.left_out) == (20, 10 + 5)
     assert step.saw == {"loans": 2, "planned": ["b"] * 20}
+
+
+async def test_one_run_and_one_repartition_have_all(reads: Reads, monkeypatch: pytest.MonkeyPatch):
+    many = replace(LEND, did=("a",) * 30)
+    monkeypatch.setattr(Journals, "rebalances", Journal({1: run(1, many)}))
+    found = await reads.handlers()[RebalanceRequest](RebalanceRequest(run_id=1), ROOT)
+    assert isinstance(found, RebalanceAnswer)
+    assert (len(found.run.steps[0].did), found.run.steps[0].left_out) == (30, 0)
+    steps = (CUT,) * 130
+    monkeypatch.setattr(Journals, "repartitions", Journal({1: repartition(1, *steps)}))
+    request = RepartitionRequest(repartition_id=1)
+    whole = await reads.handlers()[RepartitionRequest](request, ROOT)
+    assert isinstance(whole, RepartitionAnswer)
+    assert (len(whole.repartition.steps), whole.repartition.earlier_steps) == (130, 0)
+    assert "conf" not in whole.model_dump_json()
 
 
 async def test_repartitions_come_in_pages_the_newest_first(reads: Reads):

@@ -11,12 +11,19 @@ from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, syn
 from slicewise.cluster.language.errors import SlicewiseError, UnreachableError
 from slicewise.cluster.rpc.message import ACTING_PATH, VERSION_PATH, Request, requests
 from slicewise.slurm_plugin.api.access import Principal
-from slicewise.slurm_plugin.api.budget_desk import BudgetDesk
 from slicewise.slurm_plugin.api.desk import Roles
+from slicewise.slurm_plugin.api.desks import operators_handlers
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.routes import Asked, Routes
-from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
-from slicewise.slurm_plugin.common import budget_requests, tenant_requests
+from slicewise.slurm_plugin.common import (
+    budget_requests,
+    calendar_requests,
+    compile_requests,
+    quota_file_requests,
+    record_requests,
+    repartition_requests,
+    tenant_requests,
+)
 from slicewise.slurm_plugin.common.budget_requests import (
     BudgetDeleteRequest,
     BudgetEnterRequest,
@@ -37,7 +44,13 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 ROOT, ALICE, WEB, LAUNCHER = 0, 61001, 61002, 61003
 ROLES = Roles(frozenset({ROOT}), LAUNCHER, web=WEB, web_operators=frozenset({"olga"}))
-MODULES = {tenant_requests.__name__, budget_requests.__name__}
+MODULES = {
+    module.__name__
+    for module in (
+        *(tenant_requests, budget_requests, calendar_requests),
+        *(compile_requests, quota_file_requests, record_requests, repartition_requests),
+    )
+}
 OURS = [kind for kind in requests() if kind.__module__ in MODULES]
 FIELDS: dict[str, Any] = {
     "tenant": "vision",
@@ -47,6 +60,12 @@ FIELDS: dict[str, Any] = {
     "amount_millislice_s": 1,
     "key": "k",
     "reason": "r",
+    "window": {"window_id": 0, "tenant": "vision", "kind": "nominal", "amount_millislices": 1},
+    "window_id": 1,
+    "repartition_id": 1,
+    "packed": "",
+    "errand": "0123456789abcdef",
+    "file": "quotas.toml",
 }
 
 
@@ -71,9 +90,8 @@ class Site:
     def __init__(self, ledger: Ledger, cluster_state: ClusterState, slurm: ScriptedSlurm) -> None:
         self.ledger, self.cluster_state = ledger, cluster_state
         reads = Reads(settings(), slurm, ledger, cluster_state)  # type: ignore[arg-type]
-        desk = TenantDesk(settings(), ledger, cluster_state, reads)  # type: ignore[arg-type]
-        budgets = BudgetDesk(settings(), ledger, cluster_state, reads)  # type: ignore[arg-type]
-        self.handlers = {**desk.handlers(), **budgets.handlers()}
+        given = settings(), slurm, ledger, cluster_state, reads
+        self.handlers = operators_handlers(*given)  # type: ignore[arg-type]
         self._routes = Routes(
             {
                 kind: lambda request, uid, handle=handle: handle(request, Principal(uid, "x", None))

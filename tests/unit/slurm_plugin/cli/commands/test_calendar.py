@@ -1,19 +1,23 @@
 """Tests windows of the calendar as operators write, set and see them."""
 
+import asyncio
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 from builders.ledger_parts import LedgerParts
 from builders.settings import site_settings
 from builders.tenants import tenant
+from stand_ins.daemon_in_process import answer_from
+from stand_ins.scripted import ScriptedSlurm, sync_of
 from typer.testing import CliRunner
 
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.api import calendar_desk
+from slicewise.slurm_plugin.api.calendar_desk import CalendarDesk
+from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.cli.commands import calendar
 from slicewise.slurm_plugin.cli.common.window_words import (
     bound_from_text,
@@ -75,16 +79,15 @@ class FakeLedger(LedgerParts):
 
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
-    fake = FakeLedger()
-
-    @contextmanager
-    def opened(_settings: object) -> Iterator[FakeLedger]:
-        yield fake
-
+    fake, slurm = FakeLedger(), ScriptedSlurm()
     monkeypatch.setattr(calendar, "load_settings", lambda: SETTINGS)
-    monkeypatch.setattr(calendar, "opened_ledger", opened)
-    monkeypatch.setattr(calendar, "try_to_ask_capacity", lambda _settings: 14_000)
+    monkeypatch.setattr(calendar_desk, "capacity", lambda *_: 14_000)
     monkeypatch.setattr(time, "time", lambda: MONDAY_S + 12 * 3600.0)
+    cluster_state = sync_of(slurm)
+    asyncio.run(cluster_state.turn())
+    reads = Reads(SETTINGS, slurm, fake, cluster_state)  # type: ignore[arg-type]
+    desk = CalendarDesk(SETTINGS, fake, cluster_state, reads)  # type: ignore[arg-type]
+    answer_from(monkeypatch, desk.handlers())
     return fake
 
 

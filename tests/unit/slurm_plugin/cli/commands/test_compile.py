@@ -1,5 +1,6 @@
 """Tests what compile and uninstall say before they change anything."""
 
+import asyncio
 import fcntl
 import json
 from collections.abc import Iterator
@@ -7,8 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from builders.settings import SITE_TOML
-from stand_ins.scripted import job
+from builders.settings import SITE_TOML, site_settings
+from builders.tenants import tenant
+from stand_ins.daemon_in_process import answer_from
+from stand_ins.scripted import ScriptedSlurm, job, sync_of
 from stand_ins.slurm_database import LimitLedger, Row, SlurmDatabase
 from typer.testing import CliRunner
 
@@ -16,7 +19,9 @@ from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError,
 from slicewise.cluster.language.slurm.interface import Qos
 from slicewise.cluster.runtime.console import plain
 from slicewise.launcher.main import app
-from slicewise.slurm_plugin.cli.commands import compile as commands
+from slicewise.slurm_plugin.api.compile_desk import CompileDesk
+from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.cli.commands import uninstall_run as commands
 from slicewise.slurm_plugin.cli.commands.compile import compile_command
 from slicewise.slurm_plugin.cli.views.limits import (
     differences_table,
@@ -64,9 +69,40 @@ def test_the_lines_for_slurm_conf_are_in_the_sites_own_unit(
     assert 'TRESBillingWeights="CPU=0,Mem=0,GRES/gpu:1g.10gb=8"' in capsys.readouterr().out
 
 
-def test_nothing_is_compiled_where_the_daemon_only_observes():
+def answered(monkeypatch: pytest.MonkeyPatch, mode: str) -> SlurmDatabase:
+    """Slurm as a daemon in that mode has it that answers here."""
+    slurm = SlurmDatabase([Row("vision", parent="root")])
+    ledger = LimitLedger()
+    ledger.shown = {"vision": tenant("vision", 3000)}
+    site = site_settings(daemon={"mode": mode})
+    cluster_state = sync_of(ScriptedSlurm())
+    asyncio.run(cluster_state.turn())
+    reads = Reads(site, slurm, ledger, cluster_state)  # type: ignore[arg-type]
+    desk = CompileDesk(site, slurm, ledger, cluster_state, reads)  # type: ignore[arg-type]
+    answer_from(monkeypatch, desk.handlers())
+    return slurm
+
+
+def test_nothing_is_compiled_where_the_daemon_only_observes(monkeypatch: pytest.MonkeyPatch):
+    slurm = answered(monkeypatch, "observe")
     with pytest.raises(InvalidInputError, match="SW-MODE"):
         compile_command()
+    assert slurm.commands == []
+
+
+def test_the_daemon_compiles_and_says_what_it_has_changed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    slurm = answered(monkeypatch, "enforce")
+    compile_command(dry_run=True, as_json=True)
+    planned = json.loads(capsys.readouterr().out)
+    assert ("slicewise_vision" in str(planned["differences"]), slurm.commands) == (True, [])
+    compile_command(as_json=True)
+    done = json.loads(capsys.readouterr().out)
+    assert ["add", "qos"] in [words[:2] for words in done["changes"]]
+    assert (done["refused"], done["waits"]) == ([], [])
+    compile_command()
+    assert "Slurm has every limit as the ledger says." in capsys.readouterr().out
 
 
 def test_uninstalling_waits_until_the_daemon_is_stopped(tmp_path: Path):

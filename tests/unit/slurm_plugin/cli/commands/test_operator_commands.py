@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import typer
 from builders.settings import site_settings
+from builders.tenants import tenant as tenant_of
 from stand_ins.daemon_in_process import answer_from
 from stand_ins.memory_ledger import MemoryStore
 from stand_ins.scripted import ScriptedSlurm, job, sync_of
@@ -32,14 +33,23 @@ from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime import questions
 from slicewise.cluster.settings.file import LedgerSettings, Settings
 from slicewise.launcher.main import app
-from slicewise.slurm_plugin.api import budget_desk, tenant_desk
+from slicewise.slurm_plugin.api import budget_desk, record_desk, tenant_desk
 from slicewise.slurm_plugin.api.budget_desk import BudgetDesk
 from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.api.record_desk import RecordDesk
 from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
-from slicewise.slurm_plugin.cli.commands import budget, costs, daemon, ledger_db, tenant, why
+from slicewise.slurm_plugin.cli.commands import (
+    budget,
+    costs,
+    daemon,
+    ledger_db,
+    observe,
+    tenant,
+    why,
+)
 from slicewise.slurm_plugin.cli.commands import ledger as ledger_commands
 from slicewise.slurm_plugin.cli.commands import tenant_quota as quota
-from slicewise.slurm_plugin.cli.common import in_force, options
+from slicewise.slurm_plugin.cli.common import in_force, opened_ledger, options
 from slicewise.slurm_plugin.cli.views.ledger import lines_csv
 from slicewise.slurm_plugin.common.tenant_requests import InForceRequest
 from slicewise.slurm_plugin.ledger import schema_revisions
@@ -56,6 +66,7 @@ from slicewise.slurm_plugin.rules.accounting.types import (
     TransferKind,
     Verification,
 )
+from slicewise.slurm_plugin.rules.common.observations import DAY_S, Observations, QuotaUse
 from slicewise.slurm_plugin.rules.quota.calendar import Window, WindowKind
 from slicewise.slurm_plugin.rules.quota.tenants import changed, check_words
 from slicewise.slurm_plugin.rules.quota.types import Loan, Policy, QuotaChange, Recall, TenantUpdate
@@ -73,8 +84,8 @@ MODULES = (
     budget,
     ledger_commands,
     costs,
+    observe,
     why,
-    options,
 )
 
 
@@ -84,9 +95,13 @@ class FakeLedger(MemoryStore):
     compiled_id = 10**9
     cluster_state: ClusterState
     tenant_desk: TenantDesk
+    observed = Observations((), (), ())
 
     def __init__(self) -> None:
         super().__init__()
+        self.transfers_of_export: list[dict[str, str | int | None]] = [
+            {"tenant": name, "amount_millislice_s": 5} for name in ("bio", "physics", "bio")
+        ]
         self.found: Policy = {}
         self.changes: list[QuotaChange] = []
         self.verification = Verification(5, 4, 0, 0, ())
@@ -156,10 +171,21 @@ class FakeLedger(MemoryStore):
     def has_seal(self, seal: str) -> bool:
         return seal == "5f3a" * 16
 
-    def export(self, _since_s: int) -> Iterator[dict[str, object]]:
-        yield {"tenant": "bio", "amount_millislice_s": 5}
-        if self.verification.faults:
+    def since(self, since_s: int) -> Observations:
+        return replace(
+            self.observed, quota=tuple(use for use in self.observed.quota if use.day_s >= since_s)
+        )
+
+    def newest_sealed_id(self) -> int:
+        return len(self.transfers_of_export)
+
+    def export(
+        self, _since_s: int, after_id: int, until_id: int, rows: int
+    ) -> tuple[Mapping[str, str | int | None], ...]:
+        if after_id and self.verification.faults:
             raise UnreachableError("SW-DATABASE-DOWN", "gone")
+        page = self.transfers_of_export[after_id:until_id][:rows]
+        return tuple({"id": number, **row} for number, row in enumerate(page, after_id + 1))
 
 
 def in_mode(mode: str) -> Settings:
@@ -179,7 +205,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
     monkeypatch.setenv("SLICEWISE_DATABASE_URL", "postgresql:///ledger")
     for module in MODULES:
         monkeypatch.setattr(module, "load_settings", lambda: SETTINGS, raising=False)
-        monkeypatch.setattr(module, "opened_ledger", opened, raising=False)
+    monkeypatch.setattr(opened_ledger, "opened_ledger", opened)
     slurm_has(monkeypatch, ACCOUNTS)
     slurm = ScriptedSlurm()
     cluster_state = sync_of(slurm)
@@ -188,7 +214,10 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
     tenants = TenantDesk(in_mode("enforce"), fake, cluster_state, reads)  # type: ignore[arg-type]
     budgets = BudgetDesk(SETTINGS, fake, cluster_state, reads)  # type: ignore[arg-type]
     monkeypatch.setattr(budget_desk, "_PATIENCE_S", 0.0)
-    answer_from(monkeypatch, {**reads.handlers(), **tenants.handlers(), **budgets.handlers()})
+    records = RecordDesk(SETTINGS, fake, cluster_state, reads)  # type: ignore[arg-type]
+    desks = (reads, tenants, budgets, records)
+    answer_from(monkeypatch, {k: h for desk in desks for k, h in desk.handlers().items()})
+    monkeypatch.setattr(record_desk, "_PAGE_ROWS", 2)
     fake.cluster_state, fake.tenant_desk = cluster_state, tenants
     return fake
 
@@ -430,7 +459,7 @@ def slurm_is_unseen(ledger: FakeLedger) -> None:
     state.view = state.view.model_copy(update={"complete": False})
 
 
-def observe(ledger: FakeLedger) -> None:
+def only_observe(ledger: FakeLedger) -> None:
     ledger.tenant_desk._settings = in_mode("observe")
 
 
@@ -441,7 +470,7 @@ def take_out(ledger: FakeLedger) -> None:
 @pytest.mark.parametrize(
     ("happens", "words"),
     [
-        (observe, "the daemon is in mode observe, in which Slurm's limits stay"),
+        (only_observe, "the daemon is in mode observe, in which Slurm's limits stay"),
         (take_out, "slicewise compile --again"),
         (slurm_is_unseen, "no complete look"),
         (lambda _: None, "the daemon is busy"),
@@ -768,7 +797,7 @@ def test_after_an_uninstall_no_quota_is_set(ledger: FakeLedger):
 
 
 @pytest.mark.parametrize(
-    ("happens", "waits"), [(observe, False), (take_out, False), (lambda _: None, True)]
+    ("happens", "waits"), [(only_observe, False), (take_out, False), (lambda _: None, True)]
 )
 def test_limits_that_the_daemon_never_sets_are_not_waited_for(
     ledger: FakeLedger,
@@ -898,6 +927,22 @@ def two_payers(ledger: FakeLedger) -> FakeLedger:
     return ledger
 
 
+def test_what_was_observed_is_told_beside_what_was_used(two_payers: FakeLedger):
+    days = [QuotaUse(DAY_S * day, "bio", 3600, 4000, 0, 0, 0) for day in (0, 1)]
+    two_payers.observed = Observations((), (), tuple(days))
+    two_payers.found = {"bio": tenant_of("bio", 4000)}
+    all_days = read("observe")
+    assert (all_days["since_s"], all_days["days"]) == (0, 2)  # type: ignore[index]
+    used = {one["tenant"]: one["used_millislice_s"] for one in all_days["tenants"]}  # type: ignore[index]
+    assert used["bio"] == 7000 * 7
+    assert used["optics"] == 7000 * 100
+    second = read("observe", "--since", "1970-01-02")
+    assert (second["since_s"], second["days"]) == (DAY_S, 1)  # type: ignore[index]
+    # What a run used before is cut off.
+    used = {one["tenant"]: one["used_millislice_s"] for one in second["tenants"]}  # type: ignore[index]
+    assert used["optics"] == 7000 * 40
+
+
 JANUARY = ("--from", "1970-01", "--until", "1970-02")
 
 
@@ -967,13 +1012,13 @@ def test_csv_without_rows_has_its_header():
 def test_no_name_is_a_formula_in_csv(two_payers: FakeLedger, monkeypatch: pytest.MonkeyPatch):
     by_user = said("ledger", "statement", "--by", "user", "--csv")
     journal = said("ledger", "statement", "--journal", "--csv")
-    rows = [{"id": -1, "reason": text} for text in ("+1", "-1", "@a", "\tb", "c=1")]
-    monkeypatch.setattr(FakeLedger, "export", lambda *_: iter(rows), raising=False)
+    texts = ("+1", "-1", "@a", "\tb", "c=1")
+    two_payers.transfers_of_export = [{"until_s": -1, "reason": text} for text in texts]
     exported = list(csv.DictReader(io.StringIO(said("ledger", "export"))))
     assert [row["key"] for row in csv.DictReader(io.StringIO(by_user))] == ["'=cmd()", "alice"]
     assert "'=cmd()" in journal
     assert [row["reason"] for row in exported] == ["'+1", "'-1", "'@a", "'\tb", "c=1"]
-    assert {row["id"] for row in exported} == {"-1"}
+    assert {row["until_s"] for row in exported} == {"-1"}
     # JSON has them as they are.
     (line, _) = read("ledger", "statement", "--by", "user")["lines"]
     assert line["key"] == "=cmd()"
@@ -1170,11 +1215,11 @@ def test_what_is_no_seal_is_a_mistake_in_typing_and_no_alarm(ledger: FakeLedger,
 
 
 def test_an_export_is_one_line_per_transfer(ledger: FakeLedger):
-    assert said("ledger", "export") == "tenant,amount_millislice_s\nbio,5\n"
-    assert json.loads(said("ledger", "export", "--format", "jsonl")) == {
-        "tenant": "bio",
-        "amount_millislice_s": 5,
-    }
+    rows = "1,bio,5\n2,physics,5\n3,bio,5\n"
+    assert said("ledger", "export") == f"id,tenant,amount_millislice_s\n{rows}"
+    first, *others = said("ledger", "export", "--format", "jsonl").splitlines()
+    assert json.loads(first) == {"id": 1, "tenant": "bio", "amount_millislice_s": 5}
+    assert len(others) == 2
 
 
 def test_an_export_that_breaks_leaves_the_file_as_it_was(ledger: FakeLedger, tmp_path: Path):
@@ -1183,7 +1228,7 @@ def test_an_export_that_breaks_leaves_the_file_as_it_was(ledger: FakeLedger, tmp
     whole = file.read_text()
     assert file.stat().st_mode & 0o077 == 0
     ledger.verification = Verification(0, 0, 0, 0, ("breaks",))
-    with pytest.raises(UnreachableError):
+    with pytest.raises(SlicewiseError, match="SW-DATABASE-DOWN"):
         CliRunner().invoke(app, ("ledger", "export", "--output", str(file)), catch_exceptions=False)
     assert file.read_text() == whole
     assert list(tmp_path.iterdir()) == [file]

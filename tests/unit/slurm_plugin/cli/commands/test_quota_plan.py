@@ -3,19 +3,20 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import zlib
+from base64 import b64encode
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
 import pytest
 from builders.settings import site_settings
 from stand_ins.daemon_in_process import answer_from
-from stand_ins.scripted import ScriptedSlurm, sync_of
+from stand_ins.scripted import sync_of
 from stand_ins.slurm_database import LimitLedger, Row, SlurmDatabase
 from typer.testing import CliRunner
 
-from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
 from slicewise.cluster.language.jobs import StepView
 from slicewise.cluster.language.slurm.interface import Submission
 from slicewise.cluster.language.units import Millislices
@@ -23,9 +24,10 @@ from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime.console import plain
 from slicewise.launcher.main import app
 from slicewise.slurm_plugin.api import tenant_desk
+from slicewise.slurm_plugin.api.desks import operators_handlers
 from slicewise.slurm_plugin.api.reads import Reads
-from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
 from slicewise.slurm_plugin.cli.commands import quota, quota_plan
+from slicewise.slurm_plugin.common.quota_file_requests import MOST_BYTES, QuotaFileRequest
 from slicewise.slurm_plugin.common.tenant_requests import LoansAnswer, LoansRequest
 from slicewise.slurm_plugin.quota_cycle.compile import look
 from slicewise.slurm_plugin.rules.admission.decayed_use import Holding
@@ -70,6 +72,7 @@ class FakeLedger(LimitLedger):
     lent_since: tuple[LoanTerm, ...] = ()
     lent_before: tuple[LoanChange, ...] = ()
     recalled: tuple[Recall, ...] = ()
+    slurm: Slurm
 
     def holdings(self, since_s: int) -> tuple[Holding, ...]:
         return ()
@@ -114,18 +117,14 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
         Row("bio", parent="root"),
     ]
 
-    @contextmanager
-    def opened(_settings: object) -> Iterator[FakeLedger]:
-        yield fake
-
     for module in (quota, quota_plan):
         monkeypatch.setattr(module, "load_settings", lambda: SETTINGS)
-        monkeypatch.setattr(module, "opened_ledger", opened)
-    monkeypatch.setattr(quota_plan, "open_slurm", lambda _: Slurm(rows))
-    cluster_state = sync_of(ScriptedSlurm())
-    reads = Reads(SETTINGS, ScriptedSlurm(), fake, cluster_state)  # type: ignore[arg-type]
-    desk = TenantDesk(SETTINGS, fake, cluster_state, reads)  # type: ignore[arg-type]
-    answer_from(monkeypatch, desk.handlers())
+    fake.slurm = slurm = Slurm(rows)
+    cluster_state = sync_of(slurm)  # type: ignore[arg-type]
+    asyncio.run(cluster_state.turn())
+    reads = Reads(SETTINGS, slurm, fake, cluster_state)  # type: ignore[arg-type]
+    given = SETTINGS, slurm, fake, cluster_state, reads
+    answer_from(monkeypatch, operators_handlers(*given))  # type: ignore[arg-type]
     return fake
 
 
@@ -185,7 +184,7 @@ def test_what_was_planned_is_what_compiling_then_finds(ledger: FakeLedger, quota
     quotas.write_text(quotas.read_text() + "limits = { '3g.40gb' = 1 }\n")
     planned = json.loads(said("apply", str(quotas), "--json"))
     assert planned["applied"]
-    seen = asyncio.run(look(quota_plan.open_slurm(SETTINGS), ledger, SETTINGS))  # type: ignore[arg-type]
+    seen = asyncio.run(look(ledger.slurm, ledger, SETTINGS))  # type: ignore[arg-type]
     assert planned["differences"] == plain(seen.differences)
 
 
@@ -327,6 +326,30 @@ def test_the_example_is_a_file(ledger: FakeLedger, tmp_path: Path):
     file = tmp_path / "example.toml"
     file.write_text(said("apply", "--example"))
     assert "SW-TENANT-UNKNOWN" in refused("apply", str(file))
+
+
+def test_a_file_of_thousands_of_tenants_is_read_and_a_longer_one_refused(
+    ledger: FakeLedger, quotas: Path
+):
+    quotas.write_text("".join(f"[tenants.team{n}]\nnominal = {n % 7}\n" for n in range(3000)))
+    assert "Slurm has no account 'team2999'" in refused("apply", str(quotas))
+    quotas.write_text("# " + "x" * MOST_BYTES)
+    assert "it is too long: 512 KiB is the most." in refused("apply", str(quotas))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "no base64!",
+        b64encode(b"no zlib").decode(),
+        b64encode(zlib.compress(b"\xff")).decode(),
+        b64encode(zlib.compress(b"# cut off")[:-6]).decode(),
+        b64encode(zlib.compress(b"x" * 10 * MOST_BYTES)).decode(),
+    ],
+)
+def test_what_can_not_be_unpacked_is_refused_before_it_takes_room(sent: str):
+    with pytest.raises(InvalidInputError, match="SW-WIRE"):
+        _ = QuotaFileRequest(packed=sent, file="quotas.toml").text
 
 
 def test_a_plan_needs_a_file(ledger: FakeLedger):

@@ -2,12 +2,11 @@
 
 import json
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from builders.settings import site_settings
+from stand_ins.daemon_in_process import answer_from, record_handlers
 from stand_ins.slurm_database import LimitLedger
 from typer.testing import CliRunner
 
@@ -17,6 +16,8 @@ from slicewise.slurm_plugin.cli.commands import quota
 from slicewise.slurm_plugin.cli.common.quota_file import read_quota_file
 from slicewise.slurm_plugin.rules.quota.types import KnownLimit, LimitKey
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 ASSETS = Path(__file__).parents[4] / "assets"
 SETTINGS = site_settings(types=["1g.10gb", "3g.40gb", "7g.80gb"])
 
@@ -24,13 +25,8 @@ SETTINGS = site_settings(types=["1g.10gb", "3g.40gb", "7g.80gb"])
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> LimitLedger:
     fake = LimitLedger()
-
-    @contextmanager
-    def opened(_settings: object) -> Iterator[LimitLedger]:
-        yield fake
-
     monkeypatch.setattr(quota, "load_settings", lambda: SETTINGS)
-    monkeypatch.setattr(quota, "opened_ledger", opened)
+    answer_from(monkeypatch, record_handlers(SETTINGS, fake))
     return fake
 
 

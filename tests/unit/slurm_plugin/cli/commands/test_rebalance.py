@@ -7,13 +7,16 @@ from dataclasses import replace
 
 import pytest
 from printed_text import printed_text
+from stand_ins.daemon_in_process import answer_from
 from stand_ins.rebalance_world import STAGES, RebalanceLedger, Story
 from stand_ins.repartition_world import Killed
-from stand_ins.scripted import DOWN
+from stand_ins.scripted import DOWN, ScriptedSlurm, sync_of
 from typer.testing import CliRunner, Result
 
 from slicewise.cluster.language.rebalances import StepName, StepOutcome, StepRecord
+from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.cli.commands import rebalance as rebalance_cli
+from slicewise.slurm_plugin.cli.commands import rebalance_run
 from slicewise.slurm_plugin.cli.views.rebalances import step_notes, steps_table
 from slicewise.slurm_plugin.rebalance.site_look import one_line
 
@@ -30,9 +33,13 @@ def story(monkeypatch: pytest.MonkeyPatch) -> Iterator[Story]:
     def opened(_: object) -> Iterator[RebalanceLedger]:
         yield told.ledger
 
-    monkeypatch.setattr(rebalance_cli, "load_settings", lambda: told.configured)
-    monkeypatch.setattr(rebalance_cli, "opened_ledger", opened)
-    monkeypatch.setattr(rebalance_cli, "_site", lambda *_: told.site())
+    for module in (rebalance_cli, rebalance_run):
+        monkeypatch.setattr(module, "load_settings", lambda: told.configured)
+    monkeypatch.setattr(rebalance_run, "opened_ledger", opened)
+    monkeypatch.setattr(rebalance_run, "_site", lambda *_: told.site())
+    slurm = ScriptedSlurm()
+    reads = Reads(told.configured, slurm, told.ledger, sync_of(slurm))
+    answer_from(monkeypatch, reads.handlers())
     with told.clock():
         yield told
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from stand_ins.daemon_in_process import answer_from
 from stand_ins.repartition_world import (
     BEFORE,
     Crashes,
@@ -16,6 +17,7 @@ from stand_ins.repartition_world import (
     inventory_of,
     planned,
 )
+from stand_ins.scripted import ScriptedSlurm, settings, sync_of
 
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError
 from slicewise.cluster.language.gpus.mig_profiles import board
@@ -23,13 +25,17 @@ from slicewise.cluster.language.gpus.repartitions import (
     Repartition,
     RepartitionState,
 )
-from slicewise.slurm_plugin.cli.commands import repartition
+from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.api.repartition_desk import RepartitionDesk
+from slicewise.slurm_plugin.cli.commands import repartition, repartition_run
 from slicewise.slurm_plugin.repartition import cluster_run
 from slicewise.slurm_plugin.repartition.survey import Survey
 from slicewise.slurm_plugin.rules.mig.cuts_due import DueRepartitions
 from slicewise.slurm_plugin.rules.mig.instance_value import InstanceDemand
 from slicewise.slurm_plugin.rules.mig.planner import RepartitionTerms
 from slicewise.slurm_plugin.rules.mig.problem import PlanInput, SitePlanInput
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 GPUS = ("gpu01", "gpu02")
 TOML = """
@@ -66,8 +72,9 @@ class LockedJournal(MemoryJournal):
         assert ", process " in host
         return Lock(is_free=self.is_free)
 
-    def history(self, limit: int) -> tuple[Repartition, ...]:
-        return tuple(reversed(self.kept.values()))[:limit]
+    def history(self, limit: int, before: int | None = None) -> tuple[Repartition, ...]:
+        newest = (self.kept[one] for one in sorted(self.kept, reverse=True))
+        return tuple(one for one in newest if before is None or one.repartition_id < before)[:limit]
 
 
 @dataclass
@@ -101,12 +108,17 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     def due() -> DueRepartitions:
         return DueRepartitions(() if made.world.is_after() else (planned(),))
 
-    monkeypatch.setattr(repartition, "opened_ledger", opened)
-    for module in (repartition, cluster_run):
+    monkeypatch.setattr(repartition_run, "opened_ledger", opened)
+    for module in (repartition_run, cluster_run):
         monkeypatch.setattr(module, "gathered", gathered)
         monkeypatch.setattr(module, "cuts_due", lambda _: due())
     monkeypatch.setattr(cluster_run, "ClusterSite", lambda *_: made.world)
-    monkeypatch.setattr(repartition.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(repartition_run.os, "geteuid", lambda: 0)
+    slurm = ScriptedSlurm()
+    cluster_state = sync_of(slurm)
+    reads = Reads(settings(), slurm, made.journal, cluster_state)  # type: ignore[arg-type]
+    desk = RepartitionDesk(settings(), made.journal, cluster_state, reads)  # type: ignore[arg-type]
+    answer_from(monkeypatch, {**reads.handlers(), **desk.handlers()})
     return made
 
 
@@ -147,8 +159,8 @@ def test_a_survey_shows_how_gpus_are_cut(
     async def surveyed(*_: object) -> Survey:
         return Survey({"gpu01": cut, "gpu02": bare}, {"gpu03": "no core is free"})
 
-    monkeypatch.setattr(repartition, "survey", surveyed)
-    monkeypatch.setattr(repartition, "open_slurm", lambda _: None)
+    monkeypatch.setattr(repartition_run, "survey", surveyed)
+    monkeypatch.setattr(repartition_run, "open_slurm", lambda _: None)
     with pytest.raises(typer.Exit):
         repartition.look()
     out = capsys.readouterr().out
@@ -180,7 +192,7 @@ def test_a_site_that_allows_none_gets_the_plan_as_text(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.allow("false")
-    monkeypatch.setattr(repartition.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(repartition_run.os, "geteuid", lambda: 1000)
     repartition.run_repartitions()
     out = capsys.readouterr().out
     assert "3g more: 1 waits" in out
@@ -192,7 +204,7 @@ def test_a_site_that_allows_none_gets_the_plan_as_text(
 
 
 def test_only_root_cuts_and_looks(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repartition.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(repartition_run.os, "geteuid", lambda: 1000)
     for command in (repartition.run_repartitions, repartition.look):
         with pytest.raises(InvalidInputError, match="SW-ROOT"):
             command()
@@ -224,11 +236,12 @@ def test_one_that_is_stuck_is_an_error_with_what_to_do(site: Site) -> None:
     with pytest.raises(OutsideError, match="SW-REPARTITION-STUCK"):
         repartition.run_repartitions()
     site.journal.is_free = False
-    with pytest.raises(OutsideError, match="A run cuts GPUs now"):
+    with pytest.raises(InvalidInputError, match=r"A run cuts GPUs now.*SW-LOCK"):
         repartition.close(1)
     assert site.journal.unfinished()
     site.journal.is_free = True
-    repartition.close(1)
+    for _ in range(2):
+        repartition.close(1)
     assert site.journal.find(1).state is RepartitionState.CLOSED
     assert site.journal.unfinished() == ()
 
@@ -255,7 +268,7 @@ def test_a_plan_says_what_stays_for_guarantees(
     async def gathered(*_: object) -> SitePlanInput:
         return SitePlanInput({"A100-80GB": board_of}, {}, {})
 
-    monkeypatch.setattr(repartition, "gathered", gathered)
+    monkeypatch.setattr(repartition_run, "gathered", gathered)
     repartition.run_repartitions(dry_run=True)
     said = "Kept on A100-80GB for guarantees: 2 1g.10gb, 4 7g.80gb."
     assert said in capsys.readouterr().out
@@ -268,7 +281,7 @@ def test_a_plan_says_what_slurm_has_no_order_of_devices_for(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     barred = {"3g.40gb": ("gpu01", "gpu02", "gpu03", "gpu04")}
-    monkeypatch.setattr(repartition, "cuts_due", lambda _: DueRepartitions((), barred))
+    monkeypatch.setattr(repartition_run, "cuts_due", lambda _: DueRepartitions((), barred))
     repartition.run_repartitions(dry_run=True)
     said = capsys.readouterr().out
     assert "No 3g.40gb can be created on gpu01, gpu02, gpu03 and 1 more: Slurm" in said

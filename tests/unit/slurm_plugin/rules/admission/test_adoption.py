@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,7 +10,8 @@ import pytest
 from builders.jobs import a_job
 from builders.settings import SITE_TOML
 from builders.tenants import tenant
-from stand_ins.scripted import ScriptedSlurm
+from stand_ins.daemon_in_process import answer_from, record_handlers
+from stand_ins.scripted import ScriptedSlurm, settings
 from stand_ins.slurm_database import LimitLedger
 from typer.testing import CliRunner
 
@@ -20,6 +20,8 @@ from slicewise.cluster.language.slurm.interface import Association, JobChange, T
 from slicewise.launcher.main import app
 from slicewise.slurm_plugin.cli.commands import adopt as command
 from slicewise.slurm_plugin.rules.admission.adoption import adoption
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 TENANTS = ("vision", "nlp", "bio")
 ROWS = tuple(
@@ -119,7 +121,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Slurm:
     slurm = _Slurm(ARRAY, ALONE, STRANGER, UNTYPED, EARLY)
     ledger = LimitLedger()
     ledger.shown = {name: tenant(name, 1000) for name in TENANTS}
-    monkeypatch.setattr(command, "opened_ledger", lambda _: nullcontext(ledger))
+    answer_from(monkeypatch, record_handlers(settings(), ledger))
     monkeypatch.setattr(command, "open_slurm", lambda _: slurm)
     return slurm
 
