@@ -5,7 +5,6 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.jobs import JobView, NodeView
@@ -17,6 +16,7 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
 from slicewise.slurm_plugin.api.overview_facts import facts_now
 from slicewise.slurm_plugin.common.log import report_failure
+from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.overview.gpus import sharing_types
 from slicewise.slurm_plugin.rules.overview.overview import overview
 from slicewise.slurm_plugin.rules.overview.overview_facts import (
@@ -28,9 +28,6 @@ from slicewise.slurm_plugin.rules.overview.overview_facts import (
 from slicewise.slurm_plugin.rules.overview.surveys import surveyed_gpus
 from slicewise.slurm_plugin.state.controller import ClusterState
 from slicewise.slurm_plugin.state.node_looks import node_looks, node_records
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
 
 _FRESH_S = 1.0
 """Seconds for which a reader who asks again gets the same answer, at least."""
@@ -103,7 +100,7 @@ class OverviewReads:
         self,
         settings: Settings,
         slurm: SlurmReader,
-        ledger: "Ledger",
+        ledger: Ledger,
         cluster_state: ClusterState,
     ) -> None:
         self._settings = settings

@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
 from slicewise.cluster.language.jobs import JobView, RunRecord
 from slicewise.cluster.language.slurm.interface import SlurmAccounting
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.common.log import report, report_failure, warn
+from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.quota_cycle.post_charges import Posted, post
 from slicewise.slurm_plugin.quota_cycle.rollover import roll_over_budgets
 from slicewise.slurm_plugin.rules.accounting.charging import (
@@ -27,10 +27,6 @@ from slicewise.slurm_plugin.rules.accounting.types import Charge, RunKey
 from slicewise.slurm_plugin.rules.quota.tenants import payers
 from slicewise.slurm_plugin.rules.quota.types import Policy
 from slicewise.slurm_plugin.state.controller import ClusterState
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
-
 
 _SETTLE_S = 5.0
 """Seconds between queries of accounting while no run is known to have ended."""
@@ -96,7 +92,7 @@ class ChargingLoop:
         self,
         settings: Settings,
         slurm: SlurmAccounting,
-        ledger: "Ledger",
+        ledger: Ledger,
         cluster_state: ClusterState,
     ) -> None:
         self._settings = settings

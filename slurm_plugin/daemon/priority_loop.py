@@ -1,12 +1,12 @@
 """The loop that sets pending jobs' site_factor in Slurm as ``admission.priority`` has it."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from slicewise.cluster.language.slurm.interface import JobChange, Slurm, target_of
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.common.log import report
 from slicewise.slurm_plugin.daemon.recent_use import TenantUse
+from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.admission.decayed_use import averages, shares
 from slicewise.slurm_plugin.rules.admission.formula import formula_of
 from slicewise.slurm_plugin.rules.admission.priority_changes import (
@@ -17,10 +17,6 @@ from slicewise.slurm_plugin.rules.admission.priority_changes import (
     ranked,
 )
 from slicewise.slurm_plugin.state.controller import ClusterState
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
-
 
 _ASK_S = 5.0
 """Seconds between questions about the site_factors of jobs not known yet."""
@@ -35,7 +31,7 @@ class PriorityLoop:
     """Sets each waiting job's site_factor, no faster than [priority] allows."""
 
     def __init__(
-        self, settings: Settings, slurm: Slurm, ledger: "Ledger", cluster_state: ClusterState
+        self, settings: Settings, slurm: Slurm, ledger: Ledger, cluster_state: ClusterState
     ) -> None:
         self._settings = settings.priority
         self._formula, self._costs = formula_of(settings.priority), settings.costs

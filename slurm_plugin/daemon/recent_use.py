@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
 from slicewise.cluster.language.jobs import ALLOTTED
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.common.log import report_failure
+from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.admission.decayed_use import (
     HALF_LIVES,
     DecayedUse,
@@ -19,10 +19,6 @@ from slicewise.slurm_plugin.rules.common.costs import job_cost
 from slicewise.slurm_plugin.rules.common.qos_names import holder_of
 from slicewise.slurm_plugin.state.controller import ClusterState
 
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
-
-
 _GAP_S = 60.0
 """Seconds without a look after which the ledger is asked for the use meanwhile, and seconds until
 it is asked again after PostgreSQL did not answer."""
@@ -31,7 +27,7 @@ it is asked again after PostgreSQL did not answer."""
 class TenantUse:
     """Decayed use by tenant, as of the last look at Slurm."""
 
-    def __init__(self, settings: Settings, ledger: "Ledger", cluster_state: ClusterState) -> None:
+    def __init__(self, settings: Settings, ledger: Ledger, cluster_state: ClusterState) -> None:
         self._half_life_s = settings.priority.half_life_s
         self._partitions = frozenset(settings.cluster.partitions)
         self._costs = settings.costs

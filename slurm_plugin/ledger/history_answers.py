@@ -1,7 +1,6 @@
 """Puts history into the answer that people get: for commands and for the daemon."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from sqlalchemy import Table
 
@@ -23,10 +22,8 @@ from slicewise.slurm_plugin.ledger.history_tables import (
     history_services,
     history_tenants,
 )
+from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.common.history import KEPT_S, history_steps
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
 
 _OF_CLUSTER: dict[str, HistoryUnit] = dict.fromkeys(
     ("used", "lent", "idle", "draining", "down", "waiting", "late"), "millislices"
@@ -57,7 +54,7 @@ def _figures_of(tenant: str, service: str) -> tuple[Table, Mapping[str, HistoryU
 
 
 def history_answer(
-    ledger: "Ledger", settings: Settings, request: HistoryRequest, now_s: int
+    ledger: Ledger, settings: Settings, request: HistoryRequest, now_s: int
 ) -> HistoryAnswer:
     """Read what the request asks for; of a tenant without history all is gaps.
 

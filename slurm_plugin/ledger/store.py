@@ -1,32 +1,29 @@
 """The ledger: the plugin's only access to PostgreSQL. Synchronous; callers use a thread."""
 
-from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from slicewise.cluster.runtime.database import postgres_engine, reading
 from slicewise.slurm_plugin.ledger import reads, schema_revisions
+from slicewise.slurm_plugin.ledger.audit import Audit
 from slicewise.slurm_plugin.ledger.base import Database
 from slicewise.slurm_plugin.ledger.booking import booking_engine
 from slicewise.slurm_plugin.ledger.budgets import Budgets
 from slicewise.slurm_plugin.ledger.calendar import Windows
 from slicewise.slurm_plugin.ledger.charges import Charges
+from slicewise.slurm_plugin.ledger.generations import Generations
+from slicewise.slurm_plugin.ledger.history import History
+from slicewise.slurm_plugin.ledger.keys import Keys
 from slicewise.slurm_plugin.ledger.limits import Limits
 from slicewise.slurm_plugin.ledger.loans import Loans
 from slicewise.slurm_plugin.ledger.locks import Locks
+from slicewise.slurm_plugin.ledger.observations import ObservationSums
+from slicewise.slurm_plugin.ledger.orders import Orders
+from slicewise.slurm_plugin.ledger.rebalances import Rebalances
+from slicewise.slurm_plugin.ledger.repartitions import Repartitions
 from slicewise.slurm_plugin.ledger.tenants import Tenants
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.quota.calendar_times import moment
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.audit import Audit
-    from slicewise.slurm_plugin.ledger.generations import Generations
-    from slicewise.slurm_plugin.ledger.history import History
-    from slicewise.slurm_plugin.ledger.keys import Keys
-    from slicewise.slurm_plugin.ledger.observations import ObservationSums
-    from slicewise.slurm_plugin.ledger.orders import Orders
-    from slicewise.slurm_plugin.ledger.rebalances import Rebalances
-    from slicewise.slurm_plugin.ledger.repartitions import Repartitions
 
 
 class Ledger:
@@ -40,6 +37,14 @@ class Ledger:
         charges: runs, what is reserved for them and what they used.
         budgets: what tenants were given to use up, and what is left.
         locks: locks for what only one process may do at a time.
+        audit: statements, exports, and checks that everything adds up.
+        orders: what owners ordered for their services beside the scripts.
+        generations: what was submitted of services.
+        keys: API keys of tenants.
+        repartitions: the journal of repartitioning GPUs, and how each node was cut when last seen.
+        observations: sums by day of what was decided and of what could be lent.
+        history: figures over time of the cluster, tenants and services.
+        rebalances: the journal of ``slicewise rebalance``.
     """
 
     def __init__(self, url: str, cluster: str) -> None:
@@ -53,64 +58,14 @@ class Ledger:
         self.charges = Charges(database)
         self.budgets = Budgets(database)
         self.locks = Locks(database)
-
-    # Most commands need none of these, and to import them takes a tenth of a command's CPU.
-
-    @cached_property
-    def audit(self) -> "Audit":
-        """Statements, exports, and checks that everything adds up."""
-        from slicewise.slurm_plugin.ledger.audit import Audit  # noqa: PLC0415 -- as above
-
-        return Audit(self._database)
-
-    @cached_property
-    def orders(self) -> "Orders":
-        """What owners ordered for their services beside the scripts."""
-        from slicewise.slurm_plugin.ledger.orders import Orders  # noqa: PLC0415 -- as above
-
-        return Orders(self._database)
-
-    @cached_property
-    def generations(self) -> "Generations":
-        """What was submitted of services."""
-        from slicewise.slurm_plugin.ledger.generations import Generations  # noqa: PLC0415 -- as above
-
-        return Generations(self._database)
-
-    @cached_property
-    def keys(self) -> "Keys":
-        """API keys of tenants."""
-        from slicewise.slurm_plugin.ledger.keys import Keys  # noqa: PLC0415 -- as above
-
-        return Keys(self._database)
-
-    @cached_property
-    def repartitions(self) -> "Repartitions":
-        """The journal of repartitioning GPUs, and how each node was cut when last seen."""
-        from slicewise.slurm_plugin.ledger.repartitions import Repartitions  # noqa: PLC0415 -- as above
-
-        return Repartitions(self._database)
-
-    @cached_property
-    def observations(self) -> "ObservationSums":
-        """Sums by day of what was decided and of what could be lent."""
-        from slicewise.slurm_plugin.ledger.observations import ObservationSums  # noqa: PLC0415 -- as above
-
-        return ObservationSums(self._database)
-
-    @cached_property
-    def history(self) -> "History":
-        """Figures over time of the cluster, tenants and services."""
-        from slicewise.slurm_plugin.ledger.history import History  # noqa: PLC0415 -- as above
-
-        return History(self._database)
-
-    @cached_property
-    def rebalances(self) -> "Rebalances":
-        """The journal of ``slicewise rebalance``."""
-        from slicewise.slurm_plugin.ledger.rebalances import Rebalances  # noqa: PLC0415 -- as above
-
-        return Rebalances(self._database)
+        self.audit = Audit(database)
+        self.orders = Orders(database)
+        self.generations = Generations(database)
+        self.keys = Keys(database)
+        self.repartitions = Repartitions(database)
+        self.observations = ObservationSums(database)
+        self.history = History(database)
+        self.rebalances = Rebalances(database)
 
     def __enter__(self) -> Self:
         return self

@@ -1,11 +1,11 @@
 """Puts together from the ledger what people read: for commands and for the daemon."""
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
 from slicewise.cluster.language.periods import Period, period_start_s
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus, budget_status, used_ever
 from slicewise.slurm_plugin.rules.accounting.types import BalanceLine
@@ -18,23 +18,20 @@ from slicewise.slurm_plugin.rules.admission.decayed_use import (
 from slicewise.slurm_plugin.rules.quota import tenants
 from slicewise.slurm_plugin.rules.quota.types import Budget
 
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
 
-
-def ledger_view_now(ledger: "Ledger", settings: Settings, at_s: float | None = None) -> LedgerView:
+def ledger_view_now(ledger: Ledger, settings: Settings, at_s: float | None = None) -> LedgerView:
     """All that the ledger says now, or at the time ``at_s`` of a better clock than the host's."""
     return ledger.view(wall_s() if at_s is None else at_s, settings.ledger.time_zone)
 
 
-def recent_use(ledger: "Ledger", settings: Settings, at_s: float) -> DecayedUse:
+def recent_use(ledger: Ledger, settings: Settings, at_s: float) -> DecayedUse:
     """Recent use of tenants, from the ledger alone. The daemon follows it by itself."""
     half_life_s = settings.priority.half_life_s
     holdings = ledger.charges.holdings(int(at_s - HALF_LIVES * half_life_s))
     return recorded(holdings, at_s, half_life_s)
 
 
-def held_lately(ledger: "Ledger", settings: Settings, at_s: float) -> Mapping[str, float]:
+def held_lately(ledger: Ledger, settings: Settings, at_s: float) -> Mapping[str, float]:
     """Millislices that each tenant has held on average; {} where loans do not depend on it."""
     if not settings.lending.past_use:
         return {}
@@ -54,7 +51,7 @@ def balance_lines(
 
 
 def budget_statuses(
-    ledger: "Ledger",
+    ledger: Ledger,
     ledger_view: LedgerView,
     zone: str,
     tenant: str | None,
@@ -82,7 +79,7 @@ def budget_statuses(
     )
 
 
-def _used(ledger: "Ledger", ledger_view: LedgerView, zone: str, payer: str, budget: Budget) -> int:
+def _used(ledger: Ledger, ledger_view: LedgerView, zone: str, payer: str, budget: Budget) -> int:
     """Return millislice-seconds used since the period began by the runs that the payer pays."""
     if budget.period is Period.NONE:
         return used_ever(ledger_view, payer)

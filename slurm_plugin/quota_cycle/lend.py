@@ -1,16 +1,12 @@
 """One round of lending: lends idle quota to tenants with demand, and recalls it for its lenders."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.round.round import RoundPlan, plan
 from slicewise.slurm_plugin.rules.round.world import SlurmView, World, seen_of, world_of
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
-
 
 _REASON = "by demand: idle quota is lent, and goes back when its lender wants it"
 
@@ -44,7 +40,7 @@ class Renewed:
 
 
 def renew(
-    ledger: "Ledger",
+    ledger: Ledger,
     ledger_view: LedgerView,
     settings: Settings,
     seen: SlurmView,

@@ -4,13 +4,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from slicewise.cluster.language.errors import OutsideError
+from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.accounting.types import Charge, RunKey
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
 
 _MOST_REFUSED = 16
 """Refused charges of one tenant after which its other charges wait for the next time."""
@@ -33,7 +30,7 @@ class Posted:
     refused: Mapping[RunKey, OutsideError] = field(default_factory=dict)
 
 
-def post(ledger: "Ledger", charges: Sequence[Charge]) -> Posted:
+def post(ledger: Ledger, charges: Sequence[Charge]) -> Posted:
     """Post all charges together; if that is refused, post halves, down to the refused charges.
 
     A tenant's refused charges keep no other tenant's back. Finding one takes a number of statements
@@ -74,7 +71,7 @@ def post(ledger: "Ledger", charges: Sequence[Charge]) -> Posted:
 
 
 def _first_booked(
-    ledger: "Ledger", charges: Sequence[Charge], tried: Collection[str]
+    ledger: Ledger, charges: Sequence[Charge], tried: Collection[str]
 ) -> frozenset[RunKey]:
     """Try one charge of each tenant not in ``tried``; what the first success booked, if any."""
     untried = {charge.run.tenant: charge for charge in charges if charge.run.tenant not in tried}

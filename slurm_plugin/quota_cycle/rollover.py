@@ -1,10 +1,10 @@
 """Begins budgets' periods: posts the use of runs before the start, then books the rollovers."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from slicewise.cluster.language.jobs import JobView
 from slicewise.cluster.language.periods import Period, date_text, period_start_s
+from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.quota_cycle.post_charges import post
 from slicewise.slurm_plugin.rules.accounting.budgets import (
     due_periods,
@@ -17,12 +17,9 @@ from slicewise.slurm_plugin.rules.accounting.overview import used_since
 from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
 from slicewise.slurm_plugin.rules.quota.types import Budget, Policy
 
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
-
 
 def roll_over_budgets(
-    ledger: "Ledger",
+    ledger: Ledger,
     policy: Policy,
     zone: str,
     jobs: Sequence[JobView],
@@ -90,7 +87,7 @@ def _budgets(policy: Policy) -> Mapping[str, Budget]:
 
 
 def _begun_anew(
-    ledger: "Ledger", budgets: Mapping[str, Budget], rollovers: Mapping[str, int], zone: str
+    ledger: Ledger, budgets: Mapping[str, Budget], rollovers: Mapping[str, int], zone: str
 ) -> frozenset[str]:
     """Tenants that got a removed budget again in a later period than that of its last rollover.
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.documents import HIDDEN
@@ -19,9 +19,11 @@ from slicewise.cluster.runtime.together import together
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.slurm.batch import address, update_words
+from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
 from slicewise.slurm_plugin.quota_cycle.avoided_nodes import ReadmittedNodes, avoided_nodes
 from slicewise.slurm_plugin.quota_cycle.compile import compile_turn, is_uninstalled
+from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.admission.qos_switch import MOVES, unit_of_target
 from slicewise.slurm_plugin.rules.common.qos_names import (
     GATE_QOS,
@@ -62,11 +64,6 @@ from slicewise.slurm_plugin.rules.mig.node_weights import own_weights
 from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.types import LimitKey
 from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import closed_to_qos
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
-    from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
-
 
 _ROUNDS = 12
 """Most rounds of changes until Slurm shows all those that it accepted. Moves do not count: each is
@@ -191,7 +188,7 @@ def no_daemon(run_dir: Path) -> Iterator[None]:
 
 async def plan(
     slurm: Slurm,
-    ledger: "Ledger | None",
+    ledger: Ledger | None,
     settings: Settings,
     refused: Refused = _NONE,
     *,
@@ -258,7 +255,7 @@ async def plan(
     )
 
 
-def _due(ledger_view: "LedgerView", jobs: Iterable[JobView], settings: Settings) -> Due:
+def _due(ledger_view: LedgerView, jobs: Iterable[JobView], settings: Settings) -> Due:
     partitions = frozenset(settings.cluster.partitions)
     others = (job for job in jobs if job.state in ALLOTTED and not is_ours(job.qos))
     by_holder = jobs_by_holder(others, partitions, settings.costs, settings.models)
@@ -266,7 +263,7 @@ def _due(ledger_view: "LedgerView", jobs: Iterable[JobView], settings: Settings)
     return due_of(ledger_view.tenants, ledger_view.run_minutes, elsewhere, settings.billing)
 
 
-async def has_begun(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -> bool:
+async def has_begun(slurm: Slurm, ledger: Ledger | None, settings: Settings) -> bool:
     """Whether Slicewise was uninstalled and is not wanted again. Raises what both raise."""
     if ledger is not None and await asyncio.to_thread(ledger.limits.is_uninstalled):
         return True
@@ -274,7 +271,7 @@ async def has_begun(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -
 
 
 async def uninstall(
-    slurm: Slurm, ledger: "Ledger | None", settings: Settings, tell: Notify = _silent
+    slurm: Slurm, ledger: Ledger | None, settings: Settings, tell: Notify = _silent
 ) -> Undone:
     """Take Slicewise out of Slurm.
 
@@ -301,7 +298,7 @@ async def uninstall(
 
 async def finish(
     slurm: Slurm,
-    ledger: "Ledger | None",
+    ledger: Ledger | None,
     settings: Settings,
     tell: Notify = _silent,
     tried: dict[int, str] | None = None,
@@ -324,7 +321,7 @@ async def finish(
 
 
 async def _undone(
-    slurm: Slurm, ledger: "Ledger | None", settings: Settings, doing: "_Doing", *, finishes: bool
+    slurm: Slurm, ledger: Ledger | None, settings: Settings, doing: "_Doing", *, finishes: bool
 ) -> Undone:
     rounds = 0
     while True:
@@ -476,7 +473,7 @@ def _require_taken(refused: Mapping[LimitChange, str]) -> None:
         )
 
 
-async def want_again(slurm: Slurm, ledger: "Ledger", settings: Settings) -> None:
+async def want_again(slurm: Slurm, ledger: Ledger, settings: Settings) -> None:
     """Let limits be set again after an uninstall.
 
     The ledger's mark is cleared last: if the process is killed before that, none are set. Raises

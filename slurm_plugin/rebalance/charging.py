@@ -3,21 +3,18 @@
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
 from slicewise.cluster.language.jobs import RunRecord
 from slicewise.cluster.language.rebalances import StepOutcome
 from slicewise.slurm_plugin.daemon.charging_loop import tariff
+from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.quota_cycle.post_charges import post
 from slicewise.slurm_plugin.quota_cycle.rollover import begun_periods, roll_over_budgets
 from slicewise.slurm_plugin.rebalance.site_look import RebalanceLook, Report, RunContext
 from slicewise.slurm_plugin.rules.accounting.charging import charge
 from slicewise.slurm_plugin.rules.accounting.types import Charge, RunKey
 from slicewise.slurm_plugin.rules.common.clock import SETTLED_S, distrusted
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
 
 _MOST_TOLD = 5
 
@@ -72,7 +69,7 @@ async def _records(
         return (), f"Ended runs are charged later: {error}"
 
 
-def _unsettled(ledger: "Ledger", charges: Sequence[Charge]) -> frozenset[RunKey]:
+def _unsettled(ledger: Ledger, charges: Sequence[Charge]) -> frozenset[RunKey]:
     """Runs that ``post`` would book: accounting goes on to show runs that are settled."""
     keys = frozenset(due_charge.run.key for due_charge in charges)
     since_s = min(key.start_s for key in keys)

@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from slicewise.cluster.language.errors import OutsideError, SlicewiseError
 from slicewise.cluster.language.jobs import JobView
@@ -14,14 +14,12 @@ from slicewise.cluster.rpc.message import Answered, Asks
 from slicewise.cluster.rpc.messages import StatusRequest
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.quota_cycle.uninstall import has_begun
 from slicewise.slurm_plugin.rules.quota.types import Policy
 from slicewise.slurm_plugin.rules.round.world import SlurmView
 from slicewise.slurm_plugin.rules.services.state import Observation, services
 from slicewise.slurm_plugin.state.observer import SlurmObserver
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
 
 
 class Daemon(Protocol):
@@ -45,7 +43,7 @@ class RunContext:
 
     settings: Settings
     slurm: Slurm
-    ledger: "Ledger"
+    ledger: Ledger
     daemon: Daemon
     author: str
     host: str

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
@@ -14,8 +13,10 @@ from slicewise.cluster.language.gpus.repartitions import (
 )
 from slicewise.cluster.language.slurm.interface import Slurm
 from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.runtime.leader_lock import LeaderLock
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.repartition.actions import LostLockError, RepartitionActions
 from slicewise.slurm_plugin.repartition.cluster_site import ClusterSite
 from slicewise.slurm_plugin.repartition.executor import Executor
@@ -25,11 +26,6 @@ from slicewise.slurm_plugin.rules.mig.cuts_due import DueRepartitions, cuts_due
 from slicewise.slurm_plugin.rules.mig.repartition_steps import (
     is_due,
 )
-
-if TYPE_CHECKING:
-    from slicewise.cluster.runtime.leader_lock import LeaderLock
-    from slicewise.slurm_plugin.ledger.store import Ledger
-
 
 Progress = Callable[[Repartition, RepartitionStepRecord], None]
 
@@ -50,8 +46,8 @@ class RepartitionRun:
 async def cut(
     settings: Settings,
     slurm: Slurm,
-    ledger: "Ledger",
-    lock: "LeaderLock",
+    ledger: Ledger,
+    lock: LeaderLock,
     *,
     author: str,
     progress: Progress,

@@ -5,7 +5,6 @@ surveys.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from slicewise.cluster.language.gpus.repartitions import (
     RepartitionStep,
@@ -14,6 +13,7 @@ from slicewise.cluster.language.jobs import ALLOTTED
 from slicewise.cluster.language.slurm.interface import Slurm
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.mig.gpu_state import Past, past
 from slicewise.slurm_plugin.rules.mig.guaranteed_shapes import needs
 from slicewise.slurm_plugin.rules.mig.instance_demand import (
@@ -36,10 +36,6 @@ from slicewise.slurm_plugin.rules.reclaim.busy import busy_tasks
 from slicewise.slurm_plugin.rules.services.state import used_by_tenant
 from slicewise.slurm_plugin.state.node_looks import NodeRecords, node_looks, node_records, types_of
 
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
-
-
 _HISTORY = 500
 """Newest repartitions that are read from the journal; no more than that fall within a horizon."""
 _LATELY_S = 86_400
@@ -54,7 +50,7 @@ class _OnDisk:
     step_seconds: Mapping[RepartitionStep, Sequence[float]]
 
 
-async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePlanInput:
+async def gathered(settings: Settings, slurm: Slurm, ledger: Ledger) -> SitePlanInput:
     """Read everything once.
 
     Raises SlicewiseError if Slurm, its accounting or the ledger does not answer, and
@@ -108,7 +104,7 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePl
     return inputs(seen, types_of(settings), terms)
 
 
-def _on_disk(settings: Settings, ledger: "Ledger", now_s: float) -> _OnDisk:
+def _on_disk(settings: Settings, ledger: Ledger, now_s: float) -> _OnDisk:
     return _OnDisk(
         records=node_records(settings, ledger),
         past=past(ledger.repartitions.unfinished(), ledger.repartitions.history(_HISTORY), now_s),

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError
@@ -12,6 +11,8 @@ from slicewise.cluster.language.gpus.inventory_json import inventory_of
 from slicewise.cluster.language.jobs import NodeView
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import devices_directory
+from slicewise.slurm_plugin.ledger.repartitions import NodeSurvey
+from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.mig.gpu_state import NodeLook, lines_by_node
 from slicewise.slurm_plugin.rules.quota.nodes import has_gpus
 from slicewise.slurm_plugin.rules.slurm_config.gres import (
@@ -22,21 +23,17 @@ from slicewise.slurm_plugin.rules.slurm_config.gres import (
 )
 from slicewise.slurm_plugin.rules.slurm_config.node_lines import Positions, node_positions
 
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.repartitions import NodeSurvey
-    from slicewise.slurm_plugin.ledger.store import Ledger
-
 
 @dataclass(frozen=True)
 class NodeRecords:
     """What is recorded of nodes, by their names: surveys, and lines as in ``lines_by_node``."""
 
-    surveys: "Mapping[str, NodeSurvey]"
+    surveys: Mapping[str, NodeSurvey]
     slurm_conf: Mapping[str, str]
     gres_conf: Mapping[str, str]
 
 
-def node_records(settings: Settings, ledger: "Ledger") -> NodeRecords:
+def node_records(settings: Settings, ledger: Ledger) -> NodeRecords:
     """Read the surveys and both files.
 
     Raises InvalidInputError (SW-REPARTITION-CONF) if a file can't be read, and what the ledger
@@ -85,7 +82,7 @@ def node_looks(
     )
 
 
-def _inventory(survey: "NodeSurvey | None") -> Inventory | None:
+def _inventory(survey: NodeSurvey | None) -> Inventory | None:
     """The survey's inventory; None without a survey, or if this version can't read it."""
     try:
         return inventory_of(survey.inventory) if survey is not None else None
