@@ -26,9 +26,9 @@ class Errands(Generic[T]):
 
     def begin(self, order: Hashable, work: Callable[[], Awaitable[T]]) -> str:
         """Begin the work, or find it under way; return the errand's name."""
-        known = self._orders.get(order)
-        if known is not None and not self._tasks[known].done():
-            return known
+        newest = self._orders.get(order)
+        if newest is not None and not self._tasks[newest].done():
+            return newest
         self._forget()
         name = token_hex(8)
         self._orders[order] = name

@@ -302,7 +302,7 @@ class Reads:
         """Return what Slurm has of limits beside what was seen; raises what Slurm does, SW-BUSY."""
         cluster_state = self._cluster_state
         with self._in_line(uid):
-            async with self._slurm_turn:
+            async with self._slurm_turn[self._is_operator(uid)]:
                 return await slurm_now(self._slurm, cluster_state.jobs, cluster_state.nodes)
 
     def require_complete_view(self) -> None:

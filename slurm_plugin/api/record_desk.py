@@ -44,8 +44,8 @@ class RecordDesk(LedgerDesk):
     async def _remembered_limits(
         self, _: RememberedLimitsRequest, principal: Principal
     ) -> RememberedLimitsAnswer:
-        known = await self._read(principal, self._ledger.limits.known)
-        return RememberedLimitsAnswer(known=tuple(known.items()))
+        limits = await self._read(principal, self._ledger.limits.known)
+        return RememberedLimitsAnswer(known=tuple(limits.items()))
 
     async def _observations(
         self, request: ObservationsRequest, principal: Principal

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from slicewise.cluster.rpc.message import Asks, Request
-from slicewise.slurm_plugin.common.tenant_requests import Authored, WholeAnswer
+from slicewise.cluster.rpc.message import Asks, Request, WholeAnswer
+from slicewise.slurm_plugin.common.tenant_requests import Authored
 from slicewise.slurm_plugin.rules.quota.calendar import Window, WindowRecord
 from slicewise.slurm_plugin.rules.quota.types import Tenant
 

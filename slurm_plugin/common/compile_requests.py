@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainSerializer
 
-from slicewise.cluster.rpc.message import Asks, Message, Request
-from slicewise.slurm_plugin.common.tenant_requests import WholeAnswer
+from slicewise.cluster.rpc.message import Asks, Message, Request, WholeAnswer
 from slicewise.slurm_plugin.rules.limits.changes import LimitChange
 from slicewise.slurm_plugin.rules.limits.desired import Difference
 from slicewise.slurm_plugin.rules.limits.drift import OutOfBandChange

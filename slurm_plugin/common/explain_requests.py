@@ -3,8 +3,8 @@
 from pydantic import Field
 
 from slicewise.cluster.rpc.message import Asks, Request, TenantText, WholeAnswer
+from slicewise.slurm_plugin.rules.explain.change_report import Impact, LoanPlan, TenantPlan
 from slicewise.slurm_plugin.rules.explain.headroom import Explanation
-from slicewise.slurm_plugin.rules.explain.quota_plan import Impact, LoanPlan, TenantPlan
 
 LONGEST_FILE = 32 * 1024
 """Most characters of a file of quotas: with its escapes in JSON it then fits into a request."""

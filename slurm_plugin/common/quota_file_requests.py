@@ -7,10 +7,10 @@ from pydantic import BaseModel, Field
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
-from slicewise.cluster.rpc.message import NO_CONTROLS, Asks, Request
+from slicewise.cluster.rpc.message import NO_CONTROLS, Asks, Request, WholeAnswer
 from slicewise.slurm_plugin.common.compile_requests import WholeDifference
-from slicewise.slurm_plugin.common.tenant_requests import Authored, WholeAnswer
-from slicewise.slurm_plugin.rules.explain.planned_change import ChangeReport
+from slicewise.slurm_plugin.common.tenant_requests import Authored
+from slicewise.slurm_plugin.rules.explain.change_report import ChangeReport
 from slicewise.slurm_plugin.rules.limits.changes import LimitChange
 
 MOST_BYTES = 512 * 1024

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from pydantic import Field, field_validator
 
-from slicewise.cluster.rpc.message import Asks, Message, Request
-from slicewise.slurm_plugin.common.tenant_requests import WholeAnswer
+from slicewise.cluster.rpc.message import Asks, Message, Request, WholeAnswer
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.common.observations import Observations
 from slicewise.slurm_plugin.rules.quota.types import KnownLimit, LimitKey, Tenant

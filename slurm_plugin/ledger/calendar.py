@@ -38,11 +38,11 @@ class Windows(LedgerPart):
         with writing(self._engine) as connection:
             reads.lock_policy(connection, self._cluster)
             policy = reads.policy(connection, self._cluster)
-            known = reads.windows(connection, self._cluster)
-            newest = _newest_of_kind(known, window)
+            windows = reads.windows(connection, self._cluster)
+            newest = _newest_of_kind(windows, window)
             if newest and replace(newest, window_id=0) == replace(window, reason=reason):
                 return newest
-            beside = rivals(policy, known, window)
+            beside = rivals(policy, windows, window)
             now_s = reads.now_s(connection)
             if window.last_s is not None and window.last_s <= now_s:
                 raise _over(window)

@@ -55,7 +55,7 @@ from slicewise.cluster.rpc.web_messages import WhoamiAnswer
 from slicewise.slurm_plugin.common.explain_requests import QuotaPlanAnswer
 from slicewise.slurm_plugin.common.ledger_requests import StatementAnswer, TenantsAnswer
 from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus, TenantInTree
-from slicewise.slurm_plugin.rules.explain.quota_plan import (
+from slicewise.slurm_plugin.rules.explain.change_report import (
     Impact,
     ImpactKind,
     LoanPlan,

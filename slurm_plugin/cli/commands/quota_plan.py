@@ -23,7 +23,7 @@ from slicewise.slurm_plugin.common.quota_file_requests import (
     QuotaFileRequest,
     packed,
 )
-from slicewise.slurm_plugin.rules.explain.quota_plan import Impact, LoanPlan, TenantPlan
+from slicewise.slurm_plugin.rules.explain.change_report import Impact, LoanPlan, TenantPlan
 from slicewise.slurm_plugin.rules.limits.desired import Difference
 from slicewise.slurm_plugin.rules.quota.quota_file import unreadable
 

@@ -28,9 +28,9 @@ from slicewise.slurm_plugin.cli.common.options import author_name
 from slicewise.slurm_plugin.cli.views import rebalances as present
 from slicewise.slurm_plugin.common.log import configure_logging
 from slicewise.slurm_plugin.ledger.store import Ledger
-from slicewise.slurm_plugin.rebalance.site_look import RunContext
 from slicewise.slurm_plugin.rebalance.run import dry_run as planned_run
 from slicewise.slurm_plugin.rebalance.run import run
+from slicewise.slurm_plugin.rebalance.site_look import RunContext
 
 GARBAGE_AFTER = 5_000_000
 """New objects after which Python collects garbage. Nearly all objects of a run live until its end;

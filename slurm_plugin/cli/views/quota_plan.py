@@ -14,8 +14,8 @@ from slicewise.slurm_plugin.rules.quota.types import LoanChange
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from slicewise.slurm_plugin.rules.explain.planned_change import ChangeReport
-    from slicewise.slurm_plugin.rules.explain.quota_plan import (
+    from slicewise.slurm_plugin.rules.explain.change_report import (
+        ChangeReport,
         Impact,
         LoanPlan,
         TenantPlan,

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 
 from slicewise.cluster.language.units import slices_words
 from slicewise.slurm_plugin.rules.accounting.statement import unposted_millislice_s
-from slicewise.slurm_plugin.rules.explain.quota_plan import Impact, ImpactKind, QuotaPlan, Side
+from slicewise.slurm_plugin.rules.explain.change_report import Impact, ImpactKind
+from slicewise.slurm_plugin.rules.explain.quota_plan import QuotaPlan, Side
 from slicewise.slurm_plugin.rules.explain.why_texts import span_text
 from slicewise.slurm_plugin.rules.quota.tenants import payers
 from slicewise.slurm_plugin.rules.round.world import World

@@ -5,15 +5,12 @@ from dataclasses import dataclass, field, replace
 
 from slicewise.cluster.language.periods import next_start_s, period_start_s
 from slicewise.cluster.language.units import Millislices
-from slicewise.slurm_plugin.rules.explain.quota_impact import impacts
-from slicewise.slurm_plugin.rules.explain.quota_plan import (
+from slicewise.slurm_plugin.rules.explain.change_report import (
+    ChangeReport,
     Impact,
-    LoanPlan,
-    QuotaPlan,
-    TenantPlan,
-    in_order,
-    quota_plan,
 )
+from slicewise.slurm_plugin.rules.explain.quota_impact import impacts
+from slicewise.slurm_plugin.rules.explain.quota_plan import QuotaPlan, in_order, quota_plan
 from slicewise.slurm_plugin.rules.limits.warnings import place_warning
 from slicewise.slurm_plugin.rules.quota.accounts import Accounts, place_in_slurm, tenant_parent
 from slicewise.slurm_plugin.rules.quota.nodes import instances_of
@@ -27,36 +24,6 @@ from slicewise.slurm_plugin.rules.quota.tenants import (
 )
 from slicewise.slurm_plugin.rules.quota.types import Policy, Quota, Tenant, TenantUpdate
 from slicewise.slurm_plugin.rules.round.world import World
-
-
-@dataclass(frozen=True)
-class ChangeReport:
-    """What a file of quotas would do, for people and programs.
-
-    Attributes:
-        words: what would be set, a line for each tenant that the file names.
-        warnings: tenants that are elsewhere in Slurm.
-        tenants: every tenant; ``touched`` are the names of those that the file names or that change
-            otherwise, and of the tenants above them.
-        hidden: tenants that the file names and for which the calendar has other quotas now.
-        ended_windows: ids of calendar windows that end because their tenants are removed.
-        needs_overcommit: as of ``PlannedChange``.
-    """
-
-    words: tuple[str, ...]
-    warnings: tuple[str, ...]
-    tenants: tuple[TenantPlan, ...]
-    touched: frozenset[str]
-    loans: tuple[LoanPlan, ...]
-    impacts: tuple[Impact, ...]
-    hidden: tuple[str, ...]
-    ended_windows: tuple[int, ...]
-    needs_overcommit: bool
-
-    @property
-    def changed_tenants(self) -> list[TenantPlan]:
-        """Those that are ``touched``."""
-        return [tenant_plan for tenant_plan in self.tenants if tenant_plan.tenant in self.touched]
 
 
 @dataclass(frozen=True)

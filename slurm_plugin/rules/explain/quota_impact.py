@@ -15,7 +15,8 @@ from slicewise.slurm_plugin.rules.accounting.overview import with_those_below
 from slicewise.slurm_plugin.rules.common.costs import job_cost, run_cost
 from slicewise.slurm_plugin.rules.common.qos_names import holder_of, is_borrowed, is_own
 from slicewise.slurm_plugin.rules.explain.budget_impact import hours, in_debt, used_up
-from slicewise.slurm_plugin.rules.explain.quota_plan import Impact, ImpactKind, QuotaPlan, Side
+from slicewise.slurm_plugin.rules.explain.change_report import Impact, ImpactKind
+from slicewise.slurm_plugin.rules.explain.quota_plan import QuotaPlan, Side
 from slicewise.slurm_plugin.rules.explain.type_impact import beyond_type_limits
 from slicewise.slurm_plugin.rules.quota.attainable import highest_limits, period_budgets
 from slicewise.slurm_plugin.rules.quota.demand import Held, held

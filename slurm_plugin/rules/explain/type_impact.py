@@ -8,7 +8,8 @@ hide those of the accounts above.
 from collections.abc import Iterator, Mapping
 
 from slicewise.slurm_plugin.rules.accounting.overview import with_those_below
-from slicewise.slurm_plugin.rules.explain.quota_plan import Impact, ImpactKind, QuotaPlan
+from slicewise.slurm_plugin.rules.explain.change_report import Impact, ImpactKind
+from slicewise.slurm_plugin.rules.explain.quota_plan import QuotaPlan
 from slicewise.slurm_plugin.rules.quota.type_limits import own_type_limits, type_limits
 from slicewise.slurm_plugin.rules.quota.types import Policy
 from slicewise.slurm_plugin.rules.round.world import World

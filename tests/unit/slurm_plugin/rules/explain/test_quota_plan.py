@@ -19,14 +19,9 @@ from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.cluster.rpc.messages import ServiceView, SlotView
 from slicewise.cluster.rpc.order_messages import ServiceOrder
 from slicewise.slurm_plugin.rules.accounting.types import Balance, RunKey
+from slicewise.slurm_plugin.rules.explain.change_report import Impact, ImpactKind
 from slicewise.slurm_plugin.rules.explain.quota_impact import impacts
-from slicewise.slurm_plugin.rules.explain.quota_plan import (
-    Impact,
-    ImpactKind,
-    QuotaPlan,
-    in_order,
-    quota_plan,
-)
+from slicewise.slurm_plugin.rules.explain.quota_plan import QuotaPlan, in_order, quota_plan
 from slicewise.slurm_plugin.rules.quota.calendar import Moment
 from slicewise.slurm_plugin.rules.quota.tenants import changed_together
 from slicewise.slurm_plugin.rules.quota.types import (
