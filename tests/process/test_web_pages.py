@@ -133,6 +133,23 @@ async def test_a_page_of_a_thousand_tenants_is_bounded(site: Site, path: str):
     assert len(text) < 400_000
 
 
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("/cluster", "slicewise doctor"),
+        ("/tenants", "slicewise tenant-quota set"),
+        ("/services", "slicewise service apply"),
+    ],
+)
+async def test_a_page_without_anything_says_how_to_begin(site: Site, path: str, command: str):
+    site.made.count = 0
+    status, text = await site.get(path)
+    assert (status, command in text) == (200, True)
+    site.made.count = 3
+    site.server._reads._kept.clear()
+    assert command not in (await site.get(path))[1]
+
+
 async def test_limits_and_guarantees_by_type_are_beside_a_tenant_s_quota(site: Site):
     (shown,) = (one for one in site.made.tenants(TenantsRequest()).tenants if one.types)
     for path in (f"/tenants/{shown.name}", "/tenants"):

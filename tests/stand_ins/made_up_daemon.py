@@ -64,6 +64,8 @@ class Fiction:
         )
 
     def _value(self, name: str, kind: Any, nth: int, many: int) -> Any:
+        # Units are new types of int.
+        kind = getattr(kind, "__supertype__", kind)
         origin, parts = get_origin(kind), get_args(kind)
         if origin in (Annotated, Union, types.UnionType):
             return self._value(name, parts[0], nth, many)
