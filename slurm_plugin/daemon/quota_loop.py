@@ -383,8 +383,9 @@ class QuotaLoop:
         plan, grace_s = self._renewed.plan, self._settings.lending.grace_s
         victims = self._may_go(plan.reclaim.victims)
         if told := evictions.end(victims, plan.over, services, grace_s):
+            # The launcher needs no look for it, and what it does about it waits for none.
             self._cluster_state.show()
-            self._cluster_state.acted.set()
+            self._cluster_state.pacing.stir()
         for eviction in told:
             report("reclaimed", job_id=eviction.job_id, service=eviction.service, why=eviction.why)
         if evictions.has_waiting:

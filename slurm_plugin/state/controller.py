@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from typing import Protocol
@@ -109,7 +109,8 @@ class ClusterState:
             lead.
         service_reports: what the launcher reports about services, for people.
         events: what happened to services' replicas.
-        looked_s: when the last complete look began, Unix seconds of ``clock``.
+        looked_s: when the last complete look at all jobs began, Unix seconds of ``clock``. Arrays
+            that were looked at alone, and nodes, may be shown as they were later.
         looked_monotonic_s: the same moment by the monotonic clock, which nothing sets.
         heard_s: when the launcher, or another process that may set desired slots, was last heard
             of, by the monotonic clock.
@@ -169,6 +170,8 @@ class ClusterState:
         self._observed_s = 0.0
         self.looked_s = 0.0
         self.looked_monotonic_s = 0.0
+        # The same of the newest look, which may be at some arrays alone.
+        self._newest_monotonic_s = 0.0
         self.heard_s = time.monotonic()
         self.view = ViewAnswer(observed_s=0.0, complete=False, services=(), tenants=())
         self.snapshot: Snapshot | None = None
@@ -295,13 +298,17 @@ class ClusterState:
     async def turn(self) -> None:
         """Look at Slurm once, and hold slots that must not start.
 
+        Where looks at all jobs are slow, arrays that were changed are looked at alone meanwhile.
         Raises SlicewiseError if Slurm does not answer. After any failure the view is incomplete,
         and nothing is changed in Slurm.
         """
         async with self._lock:
             if self._starts is not None:
                 self._starts.cancel()
-            service_views = await self._look()
+            arrays = self.pacing.alone() if self.view.complete else None
+            service_views = await self._look_at(arrays) if arrays else None
+            if service_views is None:
+                service_views = await self._look()
             if self.acts:
                 await self._guard()
             self._watch_starts(service_views)
@@ -309,31 +316,54 @@ class ClusterState:
     async def _look(self) -> tuple[ServiceView, ...]:
         began_s, began_monotonic_s = self.clock.now_s(), time.monotonic()
         observed_s = wall_s()
-        at_rest, before = self.pacing.begin(), self._seen
-        try:
+        at_rest = self.pacing.begin()
+        with self._incomplete_on_failure():
             with counted_waits() as slurm:
-                self._seen = await self._observer.look(at_rest=at_rest)
-            self.bar(self.barred)
-            self.gave_way = gave_way(
-                self.gave_way, before.jobs, self._seen.jobs, int(self._seen.at_s)
-            )
-            service_views = services(self._seen, self._settings.costs)
-            self._notice_unadmitted()
-            self._follow(service_views)
+                seen = await self._observer.look(at_rest=at_rest)
             self._observed_s = observed_s
             self.looked_s, self.looked_monotonic_s = began_s, began_monotonic_s
-            self._publish(service_views, complete=True)
-            shown = self.view.services
-            reports = self.service_reports.of(shown)
-            self.events.follow(shown, reports, int(self._seen.at_s))
-        except Exception:
-            self.view = self.view.model_copy(update={"complete": False})
-            raise
+            service_views = self._take(seen, began_monotonic_s)
         is_kept = any(self.kept_back.values()) or self.evictions.has_waiting
         moves = is_kept or is_moving(service_views, self._seen.at_s)
         self.pacing.end(slurm.waited_s, moves=moves, waits=waits(self._seen.jobs))
-        for event in self._looked:
-            event.set()
+        self.hurry()
+        return service_views
+
+    async def _look_at(self, arrays: frozenset[int]) -> tuple[ServiceView, ...] | None:
+        """Look at these arrays and at nodes; None if only a look at all jobs can show them.
+
+        Limits may grow on it as on the last look at all jobs: what has started since then has
+        started within the limits of then.
+        """
+        began_monotonic_s = time.monotonic()
+        with self._incomplete_on_failure():
+            seen = await self._observer.look_at(arrays, self._seen)
+            if seen is None:
+                return None
+            service_views = self._take(seen, began_monotonic_s)
+        self.hurry()
+        return service_views
+
+    @contextmanager
+    def _incomplete_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self.view = self.view.model_copy(update={"complete": False})
+            raise
+
+    def _take(self, seen: Observation, began_monotonic_s: float) -> tuple[ServiceView, ...]:
+        """Show what a look has seen; return the services in it."""
+        before, self._seen = self._seen, seen
+        self._newest_monotonic_s = began_monotonic_s
+        self.bar(self.barred)
+        self.gave_way = gave_way(self.gave_way, before.jobs, seen.jobs, int(seen.at_s))
+        service_views = services(seen, self._settings.costs)
+        self._notice_unadmitted()
+        self._follow(service_views)
+        self._publish(service_views, complete=True)
+        shown = self.view.services
+        self.events.follow(shown, self.service_reports.of(shown), int(seen.at_s))
         return service_views
 
     async def set_desired_slots(
@@ -392,7 +422,7 @@ class ClusterState:
                     plan = replace(plan, requeue_hold=await self._still_living(service, plan))
             ended_s = last_end_s(self.jobs, array_job_id, plan.release, self.slurm_s)
             if await self._apply(service, plan, ended_s):
-                self.acted.set()
+                self.pacing.change({array_job_id})
             return DesiredSlotsAnswer(
                 released=tuple(sorted(plan.release)),
                 held=tuple(sorted(plan.hold | plan.requeue_hold)),
@@ -421,7 +451,8 @@ class ClusterState:
         slots = [slot for service in young for slot in service.slots]
         if any(slot.state == "starting" and slot.certificate for slot in slots):
             # Ports do not show in its job.
-            asyncio.get_running_loop().call_later(_AGAIN_S, self.acted.set)
+            new = {service.array_job_id for service in young}
+            asyncio.get_running_loop().call_later(_AGAIN_S, self.pacing.change, new)
         elif arrays := frozenset(
             service.array_job_id for service in (*young, *self._awaited(service_views))
         ):
@@ -449,7 +480,7 @@ class ClusterState:
                 now = start_marks(await self._observer.tasks(arrays))
                 took_s = time.monotonic() - asked_s
                 pause_s = max(_SPENT_S if self.pacing.has_spent_all else _AGAIN_S, took_s)
-            self.acted.set()
+            self.pacing.change(arrays)
 
     async def retire(self, array_job_id: int) -> None:
         """Cancel an array that is no longer needed, else InvalidInputError (SW-SERVICE-CHANGED)."""
@@ -472,7 +503,7 @@ class ClusterState:
                 f"The service's owner can: scancel {array_job_id}",
             )
         await self._actuator.cancel(array_job_id)
-        self.acted.set()
+        self.pacing.change({array_job_id})
 
     def service(self, array_job_id: int) -> ServiceView:
         """The living service with that array; InvalidInputError (SW-SERVICE-UNKNOWN) if none."""
@@ -558,9 +589,9 @@ class ClusterState:
         self._admission.publish(self.snapshot, self.looked_monotonic_s)
 
     async def _guard(self) -> None:
-        self._slot_recovery.follow(self.view.services, self.looked_monotonic_s)
+        self._slot_recovery.follow(self.view.services, self._newest_monotonic_s)
         self._slot_recovery.follow_unanswered(
-            self.view.services, self.jobs, self.looked_monotonic_s
+            self.view.services, self.jobs, self._newest_monotonic_s
         )
         cancelled = self._slot_recovery.cancelled(self.view.services)
         for service in self.view.services:
@@ -622,7 +653,7 @@ class ClusterState:
 
     async def _guard_slots(self, service: ServiceView) -> None:
         array = service.array_job_id
-        due = self._slot_recovery.due(array, self.looked_monotonic_s)
+        due = self._slot_recovery.due(array, self._newest_monotonic_s)
         revive = await self._still_lost(array, due) if due else due
         desired = self.desired_slots[array] - self.evictions.kept(service)
         room = self._room(service) if waits_beyond_quota(service) else None

@@ -5,7 +5,7 @@ the ports of each run.
 import asyncio
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +18,7 @@ from slicewise.cluster.language.slurm.interface import CLOCK_KNOWN_S, SlurmReade
 from slicewise.cluster.language.slurm.node_states import OUT_OF_USE, RESERVED, UNFIT
 from slicewise.slurm_plugin.common.log import report_failure
 from slicewise.slurm_plugin.rules.quota.waits import NODES_AWAY
-from slicewise.slurm_plugin.rules.services.state import Observation, service_arrays
+from slicewise.slurm_plugin.rules.services.state import Observation, service_arrays, with_tasks
 
 _LOOKS = 5
 """After this many looks without its script an array is not treated as a service. An array that
@@ -67,9 +67,7 @@ class SlurmObserver:
         jobs, nodes = await self._jobs_and_nodes(at_rest=at_rest)
         self._found = jobs = as_known(self._found, _as_nodes_are(jobs, nodes))
         arrays = service_arrays(jobs)
-        # Only replicas' steps are read: the ports of other jobs are not needed.
-        running = (job for job in jobs if job.state is JobState.RUNNING)
-        steps = await self._steps_of([job for job in running if job.array_job_id in arrays])
+        steps = await self._steps_of(jobs, arrays)
         submissions = {
             array: submission for array, submission in self._known.items() if array in arrays
         }
@@ -84,6 +82,24 @@ class SlurmObserver:
             {array: submission.directives for array, submission in submissions.items()},
             {array: submission.directory for array, submission in submissions.items()},
         )
+
+    async def look_at(
+        self, array_job_ids: Collection[int], seen: Observation
+    ) -> Observation | None:
+        """Read these arrays and all nodes; of all other jobs the look stays as it was ``seen``.
+
+        None if only a look at all jobs can show these. Raises as ``look`` does.
+        """
+        at_s = await self._slurm.clock_s(CLOCK_KNOWN_S)
+        tasks, nodes = await asyncio.gather(self.tasks(array_job_ids), self._slurm.nodes())
+        jobs = with_tasks(seen.jobs, array_job_ids, tasks)
+        if jobs is None:
+            return None
+        self._found = jobs = as_known(self._found, _as_nodes_are(jobs, nodes))
+        # Beside older jobs: the next look reads them again.
+        self._nodes_due_s = float("-inf")
+        steps = await self._steps_of(jobs, service_arrays(jobs))
+        return replace(seen, at_s=at_s, jobs=jobs, nodes=nodes, steps=steps)
 
     async def _jobs_and_nodes(
         self, *, at_rest: bool
@@ -102,13 +118,16 @@ class SlurmObserver:
         self._nodes_due_s = now_s + _NODES_S
         return jobs, nodes
 
-    async def _steps_of(self, replicas: Sequence[JobView]) -> tuple[StepView, ...]:
-        """Steps with ports of these running replicas.
+    async def _steps_of(
+        self, jobs: Iterable[JobView], arrays: Collection[int]
+    ) -> tuple[StepView, ...]:
+        """Steps with ports of the replicas that run: the ports of other jobs are not needed.
 
         Slurm keeps the ports of a step until it ends, and a replica ends with its first one. So a
         run's steps are no longer asked for once two looks have found the same ones.
         """
-        runs = {_run(job): job for job in replicas}
+        running = (job for job in jobs if job.state is JobState.RUNNING)
+        runs = {_run(job): job for job in running if job.array_job_id in arrays}
         self._settled &= runs.keys()
         found: dict[int, list[StepView]] = {}
         if asked := [job for run, job in runs.items() if run not in self._settled]:

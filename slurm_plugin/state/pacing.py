@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from collections.abc import Collection
 from dataclasses import replace
 
 from slicewise.cluster.language.slurm.asked import RequestCount
 from slicewise.slurm_plugin.rules.services.pace import (
+    MOST_ALONE,
     QUICK_S,
     Allowance,
     Looked,
@@ -33,7 +35,26 @@ class Pacing:
         self._stirred = asyncio.Event()
         self._stirred_s: float | None = None
         self._stirred_last_s = float("-inf")
+        self._changed = asyncio.Event()
+        self._arrays: frozenset[int] = frozenset()
         self.acted = asyncio.Event()
+
+    def change(self, arrays: Collection[int]) -> None:
+        """Note that these arrays alone were changed: a look at them, or at all, is due at once."""
+        self._arrays |= frozenset(arrays)
+        if self._looked.took_s <= QUICK_S or len(self._arrays) > MOST_ALONE:
+            self.acted.set()
+        else:
+            self.stir()
+            self._changed.set()
+
+    def alone(self) -> frozenset[int]:
+        """Return the arrays that are to be looked at now; none where a look at all jobs is due."""
+        is_due = self._due_s() <= time.monotonic()
+        arrays = frozenset() if is_due or self.has_spent_all else self._arrays
+        self._arrays -= arrays
+        self._changed.clear()
+        return arrays
 
     def stir(self) -> None:
         """Note that something was heard of which the next looks will show."""
@@ -56,6 +77,8 @@ class Pacing:
         self.acted.clear()
         self._stirred.clear()
         self._stirred_s = None
+        self._arrays = frozenset()
+        self._changed.clear()
         self._began_s = time.monotonic()
         return at_rest
 
@@ -83,9 +106,12 @@ class Pacing:
         return self._looked.took_s <= QUICK_S and not self.has_spent_all
 
     async def wait(self) -> None:
-        """Wait until the next look is due."""
+        """Wait until the next look is due, at all jobs or at some arrays."""
         while (left_s := self._due_s() - time.monotonic()) > 0:
-            events = [event for event in (self.acted, self._stirred) if not event.is_set()]
+            if self._changed.is_set() and not self.has_spent_all:
+                return
+            known = (self.acted, self._stirred, self._changed)
+            events = [event for event in known if not event.is_set()]
             waits = [asyncio.create_task(event.wait()) for event in events]
             try:
                 if waits:

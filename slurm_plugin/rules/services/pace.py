@@ -25,6 +25,8 @@ _APPEARS_S = 0.2
 QUICK_S = 0.5
 """A look that slurmctld answered within that is followed immediately by another one if something
 was changed."""
+MOST_ALONE = 4
+"""Arrays that may be looked at alone. More of them cost slurmctld as much as all jobs."""
 _ENDS_S = 60
 """A replica that must end within so many seconds is followed closely."""
 _PUBLISHES_S = 60

@@ -1,7 +1,8 @@
 """Builds views of services, slots, tenants and GPU types from Slurm's records."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from slicewise.cluster.language.jobs import (
@@ -68,6 +69,35 @@ def service_arrays(jobs: Iterable[JobView]) -> Mapping[int, JobTag]:
         if alive and job.array_job_id is not None and tag is not None and tag.service is not None:
             tags[job.array_job_id] = tag
     return tags
+
+
+def with_tasks(
+    jobs: Iterable[JobView], arrays: Collection[int], tasks: Iterable[JobView]
+) -> tuple[JobView, ...] | None:
+    """The jobs, of which those of these arrays are the ``tasks`` that were read of them alone.
+
+    None where that may be wrong: Slurm may leave out tasks of an array that is read alone, and
+    does not name the types of GPUs that were asked for without one.
+    """
+    jobs, new = tuple(jobs), {task.job_id: task for task in tasks}
+    before = [job for job in jobs if job.array_job_id in arrays]
+    is_typed = not any(job.unnamed or job.untyped_gpus for job in (*before, *new.values()))
+    if not is_typed or not _living(before) <= _indices(new.values()):
+        return None
+    left = (new.pop(job.job_id, None) if job.array_job_id in arrays else job for job in jobs)
+    return (*(job for job in left if job is not None), *new.values())
+
+
+def _living(tasks: Iterable[JobView]) -> AbstractSet[tuple[int | None, int]]:
+    return _indices(task for task in tasks if task.state is not JobState.ENDED)
+
+
+def _indices(tasks: Iterable[JobView]) -> AbstractSet[tuple[int | None, int]]:
+    return {
+        (task.array_job_id, index)
+        for task in tasks
+        for index in (task.untouched if task.task_index is None else {task.task_index})
+    }
 
 
 def tokens(jobs: Iterable[JobView], since_s: float) -> frozenset[str]:

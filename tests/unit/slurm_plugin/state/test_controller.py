@@ -292,6 +292,76 @@ async def test_another_replica_costs_no_request_more_once_its_ports_are_known() 
     assert await looks(cluster_state, slurm, 4) == {"jobs": 4}
 
 
+class Slow(Counted):
+    """A Slurm with so many jobs that a look at all takes two seconds."""
+
+    async def jobs(self) -> tuple[JobView, ...]:
+        await asyncio.sleep(2)
+        return await super().jobs()
+
+
+async def test_where_looks_are_slow_what_was_released_is_looked_at_alone() -> None:
+    """What it lacks was seen after five seconds, by a look at 20,000 jobs."""
+    others = [job(n, array_job_id=None, admin_comment="", job_id=n, held=False) for n in (1, 2)]
+    slurm = Slow(job(0), *others)
+    cluster_state = sync_of(slurm)
+    await looks(cluster_state, slurm, 1)
+    jobs, looked_s = cluster_state.jobs, cluster_state.looked_monotonic_s
+    heard = cluster_state.after_looks()
+    await desire(cluster_state, 814, frozenset({0}))
+    slurm.shown = (job(0, held=False, reason="QOSGrpBilling"), replace(others[0], reason="None"))
+    assert await looks(cluster_state, slurm, 1) == {"nodes": 1}
+    assert heard.is_set()
+    assert [slot.state for slot in _slots(cluster_state)][:1] == ["released"]
+    assert cluster_state.jobs[1:] == jobs[1:], "all else is as it was"
+    assert cluster_state.looked_monotonic_s == looked_s, "and as old"
+    assert (await looks(cluster_state, slurm, 1))["jobs"] == 1
+    assert cluster_state.jobs == slurm.shown
+
+
+async def test_a_task_that_is_not_shown_alone_is_looked_for_among_all_jobs() -> None:
+    slurm = Slow(job(0), job(1))
+    cluster_state = sync_of(slurm)
+    await looks(cluster_state, slurm, 1)
+    await desire(cluster_state, 814, frozenset({0}))
+    slurm.meanwhile = (job(0, held=False),)
+    assert (await looks(cluster_state, slurm, 1))["jobs"] == 1
+    assert [slot.state for slot in _slots(cluster_state)][:2] == ["held", "held"]
+
+
+async def test_a_look_at_some_that_fails_leaves_no_complete_view(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Slow(job(0))
+    cluster_state = sync_of(slurm)
+    await looks(cluster_state, slurm, 1)
+    await desire(cluster_state, 814, frozenset({0}))
+    with monkeypatch.context() as patch:
+        patch.setattr(slurm, "nodes", AsyncMock(side_effect=DOWN))
+        with pytest.raises(UnreachableError):
+            await cluster_state.turn()
+    assert not cluster_state.view.complete
+    assert (await looks(cluster_state, slurm, 1))["jobs"] == 1
+    assert cluster_state.view.complete
+
+
+async def test_what_a_look_at_some_shows_as_lost_is_brought_back_five_seconds_later() -> None:
+    """Its owner may be cancelling the service task by task: the age of all other jobs is no sign.
+
+    The look at all jobs begins two seconds before.
+    """
+    slurm = Slow(job(0, JobState.RUNNING), job(1))
+    cluster_state = sync_of(slurm)
+    await looks(cluster_state, slurm, 1)
+    slurm.shown = (job(0, JobState.ENDED, ended="FAILED"), job(1))
+    cluster_state.pacing.change({814})
+    assert await looks(cluster_state, slurm, 1) == {"nodes": 1}
+    for pause_s, revived in ((3.5, []), (0.0, [("requeue_hold", [0])])):
+        await asyncio.sleep(pause_s)
+        assert (await looks(cluster_state, slurm, 1))["jobs"] == 1
+        assert [done for done in slurm.actions if done[0] == "requeue_hold"] == revived
+
+
 async def test_a_job_that_is_as_it_was_is_the_same_record_at_each_look() -> None:
     """Else all that wait in its QOS are classified anew: 0.14 s for 20,000."""
     away = "ReqNodeNotAvail, UnavailableNodes:n1"

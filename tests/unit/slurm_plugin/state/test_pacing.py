@@ -105,6 +105,62 @@ async def test_a_slow_look_is_not_repeated_for_a_request() -> None:
     assert not pacing.may_look_now
 
 
+async def slow_look(asked: RequestCount | None = None) -> Pacing:
+    """After a look that took two seconds: the next one is due in ten."""
+    pacing = at_rest(asked=asked)
+    pacing.begin()
+    await asyncio.sleep(2)
+    pacing.end(2.0, moves=True, waits=True)
+    return pacing
+
+
+async def test_where_looks_are_slow_what_was_changed_is_looked_at_alone_and_at_once() -> None:
+    """A replica that ended waited for ten seconds until a look at 20,000 jobs showed it."""
+    pacing = await slow_look()
+    waiting = asyncio.create_task(pacing.wait())
+    await asyncio.sleep(1)
+    pacing.change({814})
+    began_s = time.monotonic()
+    await waiting
+    assert time.monotonic() == pytest.approx(began_s, abs=0.001)
+    assert pacing.alone() == {814}
+    assert not pacing.alone(), "once"
+    assert not pacing.acted.is_set()
+
+
+async def test_where_looks_are_quick_all_jobs_are_looked_at() -> None:
+    pacing = at_rest()
+    pacing.change({814})
+    assert pacing.acted.is_set()
+    assert not pacing.alone()
+
+
+async def test_many_arrays_are_looked_at_with_all_jobs() -> None:
+    pacing = await slow_look()
+    pacing.change(range(5))
+    assert pacing.acted.is_set()
+
+
+async def test_a_look_at_all_jobs_shows_what_was_changed_before() -> None:
+    pacing = await slow_look()
+    pacing.change({814})
+    pacing.begin()
+    pacing.end(0.0, moves=False, waits=False)
+    assert not pacing.alone()
+
+
+async def test_a_look_at_some_waits_where_all_questions_are_spent() -> None:
+    asked = RequestCount()
+    pacing = await slow_look(asked)
+    asked.reads["squeue"] = 5000
+    pacing.change({814})
+    assert not pacing.alone()
+    waiting = asyncio.create_task(pacing.wait())
+    done, _ = await asyncio.wait({waiting}, timeout=5)
+    assert not done
+    waiting.cancel()
+
+
 @pytest.mark.parametrize(("answered_s", "pause_s"), [(0.1, 2), (1, 5), (5, 10)])
 async def test_the_pause_follows_from_what_slurm_took_to_answer(
     answered_s: float, pause_s: float
