@@ -22,7 +22,6 @@ from slicewise.launcher.cli.command_table import (
     COMMANDS,
     FOR_EVERYBODY,
     FOR_OPERATORS,
-    LOADED_ALONE,
     Command,
 )
 from slicewise.launcher.cli.help_text import (
@@ -52,9 +51,6 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the real command in place of the one that stands for it."""
-        path = " ".join(args[:2])
-        if path in LOADED_ALONE:
-            return path, loaded(path, LOADED_ALONE[path]), args[2:]
         name, stand_in, rest = super().resolve_command(ctx, args)
         command = COMMANDS.get(str(name))
         return name, stand_in if command is None else loaded(str(name), command), rest

@@ -12,7 +12,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from slicewise.cluster.runtime import console
-from slicewise.launcher.cli.command_table import COMMANDS, LOADED_ALONE
+from slicewise.launcher.cli.command_table import COMMANDS
 from slicewise.launcher.cli.json_outputs import OUTPUTS, schema_of
 from slicewise.launcher.main import loaded
 
@@ -81,7 +81,7 @@ def _command_on_the_stack() -> str | None:
 @cache
 def _functions() -> Mapping[tuple[str, str], str]:
     """The commands that print JSON, by module and name of their functions."""
-    every = {**COMMANDS, **LOADED_ALONE}
+    every = COMMANDS
     found = (pair for name, one in every.items() for pair in commands(name, loaded(name, one)))
     return {
         (command.callback.__module__, command.callback.__name__): name

@@ -35,7 +35,8 @@ FOR_EVERYBODY: Mapping[str, Command] = {
     ),
     "top": Command(
         "slicewise.slurm_plugin.cli.commands.top:top_app",
-        "Show the cluster live on the whole terminal: tenants, services, GPUs, waiting jobs.",
+        "Show the cluster live on the whole terminal: what needs attention, tenants, services,"
+        " GPUs.",
     ),
     "web": Command(
         "slicewise.slurm_plugin.cli.commands.web:web_app",
@@ -166,15 +167,3 @@ FOR_OPERATORS: Mapping[str, Command] = {
 }
 
 COMMANDS: Mapping[str, Command] = {**FOR_EVERYBODY, **FOR_OPERATORS}
-
-LOADED_ALONE: Mapping[str, Command] = {
-    "mig costs": Command(
-        "slicewise.slurm_plugin.cli.commands.costs:costs_app",
-        "Show what one instance of every MIG profile costs, in slices.",
-    ),
-    "ledger db": Command(
-        "slicewise.slurm_plugin.cli.commands.ledger_db:ledger_db_app",
-        "The ledger's PostgreSQL schema; each command works without the daemon.",
-    ),
-}
-"""Parts of trees that run without the rest of their tree: it takes longer to import than they."""

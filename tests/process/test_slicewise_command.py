@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from slicewise.launcher.cli.command_table import COMMANDS, LOADED_ALONE
+from slicewise.launcher.cli.command_table import COMMANDS
 from slicewise.launcher.main import app, loaded
 
 HEAVY = (
@@ -38,13 +38,6 @@ OF_PLANS = (
     ),
     "slicewise.cluster.slurm.pyslurm_client",
 )
-OF_OTHERS = (
-    *OF_SLURM,
-    "slicewise.slurm_plugin.rules.quota.demand",
-    "slicewise.cluster.rpc.client",
-    "slicewise.cluster.rpc.messages",
-)
-
 SETTINGS = """\
 [cluster]
 name = "test"
@@ -113,47 +106,23 @@ OF_THE_DATABASE = (
     "ledger db current",
     "ledger db grant auditor --as reader",
 )
-OF_THE_DATABASE_ALONE = ("ledger db current",)
 
 
-EVERY = {**COMMANDS, **LOADED_ALONE}
-
-
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_listing_shows_each_command_s_own_first_paragraph(name: str):
-    command = loaded(name, EVERY[name])
+    command = loaded(name, COMMANDS[name])
     paragraph = cleandoc(command.help or "").split("\n\n")[0]
-    assert EVERY[name].help == " ".join(paragraph.split())
+    assert COMMANDS[name].help == " ".join(paragraph.split())
     assert command.name == name
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_tells_how_it_is_used(name: str):
     shown = CliRunner().invoke(app, [*name.split(), "--help"], prog_name="slicewise")
     assert shown.exit_code == 0
     assert f"Usage: slicewise {name} " in shown.output
     is_tree = "COMMAND" in shown.output
     assert is_tree or "Example" in shown.output
-
-
-@pytest.mark.parametrize("path", LOADED_ALONE)
-def test_what_is_loaded_alone_is_a_part_of_its_tree_too(path: str):
-    tree, name = path.split()
-    listed = loaded(tree, COMMANDS[tree]).commands[name]
-    alone = loaded(path, LOADED_ALONE[path])
-    assert cleandoc(listed.help or "").split() == cleandoc(alone.help or "").split()
-    assert list(getattr(listed, "commands", {})) == list(getattr(alone, "commands", {}))
-    assert [one.name for one in listed.params] == [one.name for one in alone.params]
-
-
-def test_what_is_loaded_alone_imports_nothing_of_its_tree(settings_file: str):
-    trees = (
-        "slicewise.slurm_plugin.cli.commands.mig",
-        "slicewise.slurm_plugin.cli.commands.ledger",
-    )
-    lines = ["mig costs", "ledger db current"]
-    found = imported_by(lines, {"SLICEWISE_CONFIG": settings_file}, trees)
-    assert found == {line: set() for line in lines}
 
 
 def imported_by(
@@ -208,14 +177,6 @@ def test_what_asks_the_database_imports_nothing_else(settings_file: str):
     variables = {"SLICEWISE_CONFIG": settings_file, "SLICEWISE_DATABASE_URL": NO_DATABASE}
     found = imported_by(OF_THE_DATABASE, variables)
     assert found == {line: {"sqlalchemy", "psycopg"} for line in OF_THE_DATABASE}
-
-
-def test_what_asks_the_database_alone_imports_nothing_to_ask_slurm_or_the_daemon(
-    settings_file: str,
-):
-    variables = {"SLICEWISE_CONFIG": settings_file, "SLICEWISE_DATABASE_URL": NO_DATABASE}
-    found = imported_by(OF_THE_DATABASE_ALONE, variables, OF_OTHERS)
-    assert found == {line: set() for line in OF_THE_DATABASE_ALONE}
 
 
 def test_what_shows_tenants_imports_nothing_that_only_plans_need(settings_file: str):

@@ -10,7 +10,7 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from slicewise.launcher.cli.command_table import COMMANDS, LOADED_ALONE
+from slicewise.launcher.cli.command_table import COMMANDS
 from slicewise.launcher.cli.help_text import fit_for_terminals
 from slicewise.launcher.main import app, loaded
 
@@ -49,9 +49,9 @@ def examples(text: str) -> list[str]:
     return [line.strip() for line in lines.replace(" \\\n", " ").splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, *LOADED_ALONE])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_no_help_is_ragged_and_every_example_can_be_copied(name: str):
-    for words in paths(loaded(name, {**COMMANDS, **LOADED_ALONE}[name]), *name.split()):
+    for words in paths(loaded(name, COMMANDS[name]), *name.split()):
         shown = CliRunner().invoke(app, [*words, "--help"], prog_name="slicewise").output
         if name != "sbatch":
             assert CliRunner().invoke(app, [*words, "-h"], prog_name="slicewise").output == shown
