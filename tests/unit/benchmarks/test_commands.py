@@ -1,4 +1,4 @@
-"""Tests the benchmark of commands: missed aims are reported, with the user they belong to."""
+"""Tests the benchmark of commands: missed aims are reported, and of which commands."""
 
 import pytest
 from rich.console import Console
@@ -6,17 +6,20 @@ from rich.console import Console
 from benchmarks import commands
 
 
-def test_it_measures_twenty_and_a_yardstick():
-    assert len(commands.COMMANDS) == 21
-    assert len(set(commands.COMMANDS)) == 21
+def test_it_measures_each_once_and_a_yardstick():
+    words = [each for _, each in commands.COMMANDS]
+    assert len(set(words)) == len(words) > 21
+    assert words.count(commands.YARDSTICK) == 1
 
 
 @pytest.mark.parametrize(
     ("words", "user", "cpu_s", "said"),
     [
-        ("slicewise mig costs", commands.USER, 0.3, "0.3"),
-        ("slicewise mig costs", commands.USER, 0.31, "0.3: missed"),
-        ("slicewise tenant list", commands.OPERATOR, 0.31, "0.5"),
+        ("slicewise mig costs", commands.USER, 0.25, "0.25"),
+        ("slicewise mig costs", commands.USER, 0.26, "0.25: missed"),
+        ("slicewise tenant list", commands.OPERATOR, 0.26, "0.25: missed"),
+        # PostgreSQL's client alone takes more.
+        ("slicewise ledger verify", commands.OPERATOR, 0.31, "0.008"),
         (commands.YARDSTICK, commands.USER, 0.004, "0.008"),
     ],
 )
