@@ -270,14 +270,6 @@ def _fill(url: str, shown: Site) -> None:
 
 
 def _update(tenant: Tenant) -> TenantUpdate:
-    quota = tenant.quota
     return TenantUpdate(
-        tenant.name,
-        parent=tenant.parent,
-        nominal_millislices=quota.nominal_millislices,
-        borrowing_limit_millislices=quota.borrowing_limit_millislices,
-        lending_limit_millislices=quota.lending_limit_millislices,
-        weight=quota.weight,
-        type_limits=quota.type_limits,
-        budget=tenant.budget,
+        tenant.name, parent=tenant.parent, budget=tenant.budget, **vars(tenant.quota)
     )

@@ -17,16 +17,15 @@ AS $$
 DECLARE
     more bigint := CASE WHEN kind IN ('extend', 'reverse') THEN amount
                         WHEN kind = 'waive' THEN 0 ELSE -amount END;
-    posted bigint := CASE kind WHEN 'post' THEN amount WHEN 'reverse' THEN -amount ELSE 0 END;
+    more_posted bigint := CASE kind WHEN 'post' THEN amount WHEN 'reverse' THEN -amount ELSE 0 END;
 BEGIN
     UPDATE slicewise.open_reservations o
-       SET reserved_millislice_s = o.reserved_millislice_s + more,
-           posted_millislice_s = o.posted_millislice_s + posted
-     WHERE o.run_id = of_run AND o.reserved_millislice_s <> -more
-       AND (kind <> 'waive' OR o.reserved_millislice_s >= amount);
+       SET reserved = o.reserved + more, posted = o.posted + more_posted
+     WHERE o.run_id = of_run AND o.reserved <> -more
+       AND (kind <> 'waive' OR o.reserved >= amount);
     IF NOT FOUND THEN
         DELETE FROM slicewise.open_reservations o
-         WHERE o.run_id = of_run AND o.reserved_millislice_s = -more;
+         WHERE o.run_id = of_run AND o.reserved = -more;
     END IF;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'transfer % of run %: its reservation is not open', kind, of_run
@@ -44,7 +43,7 @@ DECLARE
     t record;
 BEGIN
     FOR t IN
-        SELECT i.run_id, i.kind, i.amount_millislice_s AS amount,
+        SELECT i.run_id, i.kind, i.amount,
                i.kind || ': ' || d.kind || ' to ' || c.kind IN (
                    'reserve: available to reserved',
                    'extend: available to reserved',
@@ -55,14 +54,15 @@ BEGIN
                    'grant: granted to available',
                    'revoke: available to granted')
                AND d.cluster = coalesce(r.cluster, b.cluster) AND c.cluster = d.cluster
+               AND d.meter = coalesce(r.meter, b.meter) AND c.meter = d.meter
                AND d.tenant = CASE WHEN d.kind IN ('used', 'waived', 'operator') THEN r.tenant
                                    ELSE coalesce(r.payer, r.tenant, b.tenant) END
                AND c.tenant = CASE WHEN c.kind IN ('used', 'waived', 'operator') THEN r.tenant
                                    ELSE coalesce(r.payer, r.tenant, b.tenant) END
-               AND CASE i.kind WHEN 'grant' THEN i.amount_millislice_s = b.amount_millislice_s
-                               WHEN 'revoke' THEN i.amount_millislice_s = -b.amount_millislice_s
+               AND CASE i.kind WHEN 'grant' THEN i.amount = b.amount
+                               WHEN 'revoke' THEN i.amount = -b.amount
                                ELSE b.id IS NULL END
-               AND i.amount_millislice_s > 0
+               AND i.amount > 0
                AND (i.run_id IS NULL) = (b.id IS NOT NULL)
                AND (i.number IS NULL) = (i.run_id IS NULL)
                AND (i.until_s IS NULL) = (i.run_id IS NULL)
@@ -87,14 +87,13 @@ BEGIN
 
     INSERT INTO slicewise.balances AS b
     SELECT id, sum(debit), sum(credit)
-      FROM (SELECT debit_account_id AS id, amount_millislice_s AS debit, 0 AS credit FROM inserted
+      FROM (SELECT debit_account_id AS id, amount AS debit, 0 AS credit FROM inserted
              UNION ALL
-            SELECT credit_account_id, 0, amount_millislice_s FROM inserted) AS legs
+            SELECT credit_account_id, 0, amount FROM inserted) AS legs
      GROUP BY id
      ORDER BY id
         ON CONFLICT (account_id) DO UPDATE
-       SET debits_millislice_s = b.debits_millislice_s + excluded.debits_millislice_s,
-           credits_millislice_s = b.credits_millislice_s + excluded.credits_millislice_s;
+       SET debits = b.debits + excluded.debits, credits = b.credits + excluded.credits;
     RETURN NULL;
 END $$;
 
@@ -104,11 +103,12 @@ CREATE TRIGGER transfers_inserted AFTER INSERT ON slicewise.transfers
     EXECUTE FUNCTION slicewise.transfers_inserted();
 
 -- Before anything of a budget is locked: who waits for another's new account must hold nothing.
-CREATE FUNCTION slicewise.open_accounts(cluster text, tenant text) RETURNS void LANGUAGE sql
+CREATE FUNCTION slicewise.open_accounts(cluster text, tenant text, meter text)
+    RETURNS void LANGUAGE sql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    INSERT INTO slicewise.accounts (cluster, tenant, kind)
-    SELECT $1, $2, kind FROM (VALUES ('available'), ('granted'), ('reserved')) AS needed (kind)
+    INSERT INTO slicewise.accounts (cluster, tenant, meter, kind)
+    SELECT $1, $2, $3, kind FROM (VALUES ('available'), ('granted'), ('reserved')) AS needed (kind)
         ON CONFLICT DO NOTHING;
 $$;
 
@@ -120,18 +120,20 @@ AS $$
 BEGIN
     LOCK TABLE slicewise.seals IN ROW EXCLUSIVE MODE;
     PERFORM set_config('slicewise.booking', 'off', true);
-    PERFORM slicewise.open_accounts(NEW.cluster, NEW.tenant);
+    PERFORM slicewise.open_accounts(NEW.cluster, NEW.tenant, NEW.meter);
     INSERT INTO slicewise.transfers
-           (budget_entry_id, kind, debit_account_id, credit_account_id, amount_millislice_s)
+           (budget_entry_id, kind, debit_account_id, credit_account_id, amount)
     SELECT NEW.id,
-           CASE WHEN NEW.amount_millislice_s > 0 THEN 'grant' ELSE 'revoke' END,
-           CASE WHEN NEW.amount_millislice_s > 0 THEN g.id ELSE a.id END,
-           CASE WHEN NEW.amount_millislice_s > 0 THEN a.id ELSE g.id END,
-           abs(NEW.amount_millislice_s)
+           CASE WHEN NEW.amount > 0 THEN 'grant' ELSE 'revoke' END,
+           CASE WHEN NEW.amount > 0 THEN g.id ELSE a.id END,
+           CASE WHEN NEW.amount > 0 THEN a.id ELSE g.id END,
+           abs(NEW.amount)
       FROM slicewise.accounts g, slicewise.accounts a
-     WHERE (g.cluster, g.tenant, g.kind) = (NEW.cluster, NEW.tenant, 'granted')
-       AND (a.cluster, a.tenant, a.kind) = (NEW.cluster, NEW.tenant, 'available')
-       AND NEW.amount_millislice_s <> 0;
+     WHERE (g.cluster, g.tenant, g.meter, g.kind)
+           = (NEW.cluster, NEW.tenant, NEW.meter, 'granted')
+       AND (a.cluster, a.tenant, a.meter, a.kind)
+           = (NEW.cluster, NEW.tenant, NEW.meter, 'available')
+       AND NEW.amount <> 0;
     RETURN NULL;
 END $$;
 
@@ -158,6 +160,7 @@ DECLARE
     of_cluster text;
     of_tenant text;
     of_payer text;
+    of_meter text;
     run slicewise.runs;
     after integer;
     kind text;
@@ -178,13 +181,15 @@ BEGIN
             of_cluster := charge ->> 'cluster';
             of_tenant := charge ->> 'tenant';
             of_payer := charge ->> 'payer';
+            of_meter := charge ->> 'meter';
             SELECT max(a.id) FILTER (WHERE a.kind = 'available') AS available,
                    max(a.id) FILTER (WHERE a.kind = 'reserved') AS reserved,
                    max(a.id) FILTER (WHERE a.kind = 'used') AS used,
                    max(a.id) FILTER (WHERE a.kind = 'waived') AS waived,
                    max(a.id) FILTER (WHERE a.kind = 'operator') AS operator
               INTO account
-              FROM slicewise.accounts a WHERE a.cluster = of_cluster AND a.tenant = of_payer;
+              FROM slicewise.accounts a
+             WHERE a.cluster = of_cluster AND a.tenant = of_payer AND a.meter = of_meter;
             available := available || account.available;
             reserved := reserved || account.reserved;
             IF of_tenant <> of_payer THEN
@@ -192,7 +197,8 @@ BEGIN
                        max(a.id) FILTER (WHERE a.kind = 'waived') AS waived,
                        max(a.id) FILTER (WHERE a.kind = 'operator') AS operator
                   INTO account
-                  FROM slicewise.accounts a WHERE a.cluster = of_cluster AND a.tenant = of_tenant;
+                  FROM slicewise.accounts a
+                 WHERE a.cluster = of_cluster AND a.tenant = of_tenant AND a.meter = of_meter;
             END IF;
             used := used || account.used;
             waived := waived || account.waived;
@@ -201,13 +207,14 @@ BEGIN
         EXIT WHEN array_position(available || reserved || used || waived || operator, NULL)
             IS NULL;
         -- Before anything is locked: who waits for another's new account must hold nothing.
-        INSERT INTO slicewise.accounts (cluster, tenant, kind)
-        SELECT DISTINCT x.cluster, n.tenant, n.kind
-          FROM jsonb_to_recordset(charges) AS x (cluster text, tenant text, payer text)
+        INSERT INTO slicewise.accounts (cluster, tenant, meter, kind)
+        SELECT DISTINCT x.cluster, n.tenant, x.meter, n.kind
+          FROM jsonb_to_recordset(charges)
+               AS x (cluster text, tenant text, payer text, meter text)
          CROSS JOIN LATERAL (VALUES (x.payer, 'available'), (x.payer, 'reserved'),
                                     (x.tenant, 'used'), (x.tenant, 'waived'),
                                     (x.tenant, 'operator')) AS n (tenant, kind)
-         ORDER BY 1, 2, 3
+         ORDER BY 1, 2, 3, 4
             ON CONFLICT DO NOTHING;
     END LOOP;
 
@@ -218,9 +225,9 @@ BEGIN
         run := NULL;
         IF after = 0 THEN
             INSERT INTO slicewise.runs
-                   (cluster, job_id, start_s, tenant, payer, user_name, task, gres,
+                   (cluster, meter, job_id, start_s, tenant, payer, user_name, task, gres,
                     cost_millislices)
-            VALUES (charge ->> 'cluster', (charge -> 'job_id')::bigint,
+            VALUES (charge ->> 'cluster', charge ->> 'meter', (charge -> 'job_id')::bigint,
                     (charge -> 'start_s')::bigint, charge ->> 'tenant',
                     nullif(charge ->> 'payer', charge ->> 'tenant'), charge ->> 'user_name',
                     charge ->> 'task', charge -> 'gres', (charge -> 'cost_millislices')::bigint)
@@ -229,8 +236,8 @@ BEGIN
         END IF;
         IF run.id IS NULL THEN
             SELECT * INTO run FROM slicewise.runs r
-             WHERE r.cluster = charge ->> 'cluster' AND r.job_id = (charge -> 'job_id')::bigint
-               AND r.start_s = (charge -> 'start_s')::bigint;
+             WHERE r.cluster = charge ->> 'cluster' AND r.meter = charge ->> 'meter'
+               AND r.job_id = (charge -> 'job_id')::bigint AND r.start_s = (charge -> 'start_s')::bigint;
             PERFORM FROM slicewise.open_reservations o WHERE o.run_id = run.id FOR UPDATE;
             CONTINUE WHEN after
                 <> (SELECT count(*) FROM slicewise.transfers t WHERE t.run_id = run.id);
@@ -244,7 +251,7 @@ BEGIN
         FOR number IN 1 .. jsonb_array_length(charge -> 'transfers') LOOP
             transfer := charge -> 'transfers' -> (number - 1);
             kind := transfer ->> 'kind';
-            amount := (transfer -> 'amount_millislice_s')::bigint;
+            amount := (transfer -> 'amount')::bigint;
             IF (amount > 0 AND transfer ? 'until_s' AND (after + number = 1) = (kind = 'reserve'))
                IS NOT TRUE THEN
                 RAISE EXCEPTION 'transfer % of run %: wrong amount or number', kind, run.id
@@ -259,8 +266,7 @@ BEGIN
                            WHEN kind = 'waive' THEN waived[position + 1]
                            ELSE available[position + 1] END;
             INSERT INTO slicewise.transfers
-                   (run_id, number, kind, debit_account_id, credit_account_id,
-                    amount_millislice_s, until_s)
+                   (run_id, number, kind, debit_account_id, credit_account_id, amount, until_s)
             VALUES (run.id, after + number, kind, debit, credit, amount,
                     (transfer -> 'until_s')::bigint);
             IF kind = 'reserve' THEN
@@ -277,12 +283,12 @@ BEGIN
     -- transfer moves need not be added up first, which takes a tenth of its time.
     IF cardinality(accounts) = 2 THEN
         UPDATE slicewise.balances b
-           SET debits_millislice_s = b.debits_millislice_s + amount * (b.account_id = debit)::int,
-               credits_millislice_s = b.credits_millislice_s + amount * (b.account_id = credit)::int
+           SET debits = b.debits + amount * (b.account_id = debit)::int,
+               credits = b.credits + amount * (b.account_id = credit)::int
          WHERE b.account_id = least(debit, credit);
         UPDATE slicewise.balances b
-           SET debits_millislice_s = b.debits_millislice_s + amount * (b.account_id = debit)::int,
-               credits_millislice_s = b.credits_millislice_s + amount * (b.account_id = credit)::int
+           SET debits = b.debits + amount * (b.account_id = debit)::int,
+               credits = b.credits + amount * (b.account_id = credit)::int
          WHERE b.account_id = greatest(debit, credit);
     ELSE
         FOR leg IN
@@ -290,8 +296,7 @@ BEGIN
               FROM unnest(accounts, debits, credits) AS l (id, debit, credit) GROUP BY l.id ORDER BY l.id
         LOOP
             UPDATE slicewise.balances b
-               SET debits_millislice_s = b.debits_millislice_s + leg.debit,
-                   credits_millislice_s = b.credits_millislice_s + leg.credit
+               SET debits = b.debits + leg.debit, credits = b.credits + leg.credit
              WHERE b.account_id = leg.id;
         END LOOP;
     END IF;
@@ -301,33 +306,34 @@ END $$;
 
 -- True if it was booked; not if what is unspent differs from what it was decided on, a roll is not
 -- after the last one, or an entry has its key already.
-CREATE FUNCTION slicewise.enter_budget(entry jsonb, unspent_millislice_s bigint)
+CREATE FUNCTION slicewise.enter_budget(entry jsonb, unspent bigint)
 RETURNS boolean LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     wanted slicewise.budget_entries := jsonb_populate_record(NULL::slicewise.budget_entries, entry);
 BEGIN
-    PERFORM slicewise.open_accounts(wanted.cluster, wanted.tenant);
+    PERFORM slicewise.open_accounts(wanted.cluster, wanted.tenant, wanted.meter);
     PERFORM FROM slicewise.balances b JOIN slicewise.accounts a ON a.id = b.account_id
-      WHERE (a.cluster, a.tenant) = (wanted.cluster, wanted.tenant)
+      WHERE (a.cluster, a.tenant, a.meter) = (wanted.cluster, wanted.tenant, wanted.meter)
         AND a.kind IN ('granted', 'available', 'reserved')
       ORDER BY a.id FOR UPDATE OF b;
-    IF unspent_millislice_s <> (
-        SELECT coalesce(sum(b.credits_millislice_s - b.debits_millislice_s), 0)
+    IF unspent <> (
+        SELECT coalesce(sum(b.credits - b.debits), 0)
           FROM slicewise.balances b JOIN slicewise.accounts a ON a.id = b.account_id
-         WHERE (a.cluster, a.tenant) = (wanted.cluster, wanted.tenant)
+         WHERE (a.cluster, a.tenant, a.meter) = (wanted.cluster, wanted.tenant, wanted.meter)
            AND a.kind IN ('available', 'reserved')
     ) OR EXISTS (
         SELECT FROM slicewise.budget_entries b
-         WHERE (b.cluster, b.tenant, b.kind) = (wanted.cluster, wanted.tenant, 'roll')
+         WHERE (b.cluster, b.tenant, b.meter, b.kind)
+               = (wanted.cluster, wanted.tenant, wanted.meter, 'roll')
            AND b.period_start_s >= wanted.period_start_s
     ) THEN
         RETURN false;
     END IF;
     INSERT INTO slicewise.budget_entries
-           (cluster, tenant, kind, amount_millislice_s, period_start_s, author, reason, key)
-    VALUES (wanted.cluster, wanted.tenant, wanted.kind, wanted.amount_millislice_s,
+           (cluster, tenant, meter, kind, amount, period_start_s, author, reason, key)
+    VALUES (wanted.cluster, wanted.tenant, wanted.meter, wanted.kind, wanted.amount,
             wanted.period_start_s, wanted.author, wanted.reason, wanted.key)
         ON CONFLICT DO NOTHING;
     RETURN FOUND;
@@ -350,34 +356,30 @@ CREATE TRIGGER before_policy_is_sealed BEFORE INSERT ON slicewise.quota_windows
 CREATE TRIGGER before_policy_is_sealed BEFORE INSERT ON slicewise.quota_window_ends
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.before_policy_is_sealed();
 
--- What changes of quotas say that were made after one seal, up to another: one a line. Before the
--- first of them nothing is left out: numbers below 1 are nobody's.
+-- What changes of quotas say that were made after one seal, up to another: one a line, of each column
+-- that says something. So a column that is added later leaves what older rows said as it was. Before
+-- the first seal nothing is left out: numbers below 1 are nobody's.
 CREATE FUNCTION slicewise.sealed_policy(behind slicewise.seals, up_to slicewise.seals)
 RETURNS text LANGUAGE sql STABLE
-    SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO'
+    SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC'
 AS $$
-    SELECT coalesce(string_agg(said, '' ORDER BY nth, id), '')
-      FROM (SELECT 1 AS nth, c.id, E'\n' || ROW('quota', c.id, c.cluster, c.tenant,
-                   c.nominal_millislices, c.author, c.reason, c.recorded_at, c.parent, c.removed,
-                   c.borrowing_limit_millislices, c.lending_limit_millislices, c.weight,
-                   c.type_limits, c.model_limits, c.budget_period, c.budget_millislice_s,
-                   c.carry_over_millislice_s, c.overdraft_millislice_s, c.type_nominals)::text
+    SELECT coalesce(string_agg(E'\n' || kind || said, '' ORDER BY nth, id), '')
+      FROM (SELECT 1 AS nth, c.id, 'quota' AS kind, to_jsonb(c) AS columns
               FROM slicewise.quota_changes c
              WHERE c.id > coalesce(nullif(behind.last_change_id, 0), -9223372036854775807)
                AND c.id <= up_to.last_change_id
              UNION ALL
-            SELECT 2, w.id, E'\n' || ROW('window', w.id, w.cluster, w.tenant, w.kind,
-                   w.amount_millislices, w.days, w.begin_min, w.end_min, w.first_s, w.last_s,
-                   w.author, w.reason, w.recorded_at)::text
+            SELECT 2, w.id, 'window', to_jsonb(w)
               FROM slicewise.quota_windows w
              WHERE w.id > coalesce(nullif(behind.last_window_id, 0), -9223372036854775807)
                AND w.id <= up_to.last_window_id
              UNION ALL
-            SELECT 3, e.id, E'\n' || ROW('window end', e.id, e.window_id, e.author, e.reason,
-                   e.recorded_at)::text
+            SELECT 3, e.id, 'window end', to_jsonb(e)
               FROM slicewise.quota_window_ends e
              WHERE e.id > coalesce(nullif(behind.last_window_end_id, 0), -9223372036854775807)
-               AND e.id <= up_to.last_window_end_id) AS lines (nth, id, said);
+               AND e.id <= up_to.last_window_end_id) AS lines,
+           LATERAL (SELECT jsonb_object_agg(key, value)::text AS said
+                      FROM jsonb_each(columns) WHERE value <> 'null') AS sayings;
 $$;
 
 -- Of the seal over the transfers behind one up to another: what they say themselves, and what their
@@ -390,12 +392,12 @@ RETURNS bytea LANGUAGE sql STABLE
 AS $$
     SELECT sha256(coalesce(behind.hash, '') || convert_to(coalesce(string_agg(
                ROW(t.id, t.run_id, t.number, t.kind, t.debit_account_id, t.credit_account_id,
-                   t.amount_millislice_s, t.until_s, t.recorded_at, t.budget_entry_id)::text
+                   t.amount, t.until_s, t.recorded_at, t.budget_entry_id)::text
                || CASE WHEN r.id IS NULL THEN '' ELSE
-                      ROW(r.cluster, r.job_id, r.start_s, r.tenant, r.payer, r.user_name, r.task,
+                      ROW(r.cluster, r.meter, r.job_id, r.start_s, r.tenant, r.payer, r.user_name, r.task,
                           r.gres, r.cost_millislices)::text END
                || CASE WHEN b.id IS NULL THEN '' ELSE
-                      ROW(b.cluster, b.tenant, b.kind, b.amount_millislice_s, b.period_start_s,
+                      ROW(b.cluster, b.tenant, b.meter, b.kind, b.amount, b.period_start_s,
                           b.author, b.reason, b.recorded_at, b.key)::text END,
                E'\n' ORDER BY t.id), '') || slicewise.sealed_policy(behind, up_to), 'UTF8'))
       FROM slicewise.transfers t

@@ -9,25 +9,25 @@ CREATE TABLE slicewise.accounts (
     id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_accounts PRIMARY KEY,
     cluster text NOT NULL,
     tenant text NOT NULL,
+    meter text NOT NULL CONSTRAINT ck_accounts_meter_named CHECK (meter <> ''),
     kind text NOT NULL CONSTRAINT ck_accounts_kind_known
         CHECK (kind IN ('granted', 'available', 'reserved', 'used', 'waived', 'operator')),
-    CONSTRAINT uq_accounts_tenant UNIQUE (cluster, tenant, kind)
+    CONSTRAINT uq_accounts_tenant UNIQUE (cluster, tenant, meter, kind)
 );
 COMMENT ON TABLE slicewise.accounts
-    IS 'Of each tenant one of a kind, made when it is needed; append-only.';
+    IS 'Of each tenant and meter one of a kind, made when it is needed; append-only.';
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.accounts
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
 
 CREATE TABLE slicewise.balances (
     account_id bigint CONSTRAINT pk_balances PRIMARY KEY
         CONSTRAINT fk_balances_account_id REFERENCES slicewise.accounts (id),
-    debits_millislice_s bigint NOT NULL DEFAULT 0,
-    credits_millislice_s bigint NOT NULL DEFAULT 0,
-    CONSTRAINT ck_balances_never_negative
-        CHECK (debits_millislice_s >= 0 AND credits_millislice_s >= 0)
+    debits bigint NOT NULL DEFAULT 0,
+    credits bigint NOT NULL DEFAULT 0,
+    CONSTRAINT ck_balances_never_negative CHECK (debits >= 0 AND credits >= 0)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE slicewise.balances
-    IS 'Sums over an account''s transfers; kept by triggers on accounts and transfers.';
+    IS 'Sums over an account''s transfers, in the unit of its meter; kept by triggers on accounts and transfers.';
 
 CREATE TABLE slicewise.runs (
     id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_runs PRIMARY KEY,
@@ -38,16 +38,19 @@ CREATE TABLE slicewise.runs (
     user_name text NOT NULL,
     task text NOT NULL,
     gres jsonb NOT NULL,
-    cost_millislices bigint NOT NULL
-        CONSTRAINT ck_runs_cost_positive CHECK (cost_millislices > 0),
+    cost_millislices bigint NOT NULL,
     payer text CONSTRAINT ck_runs_payer_another CHECK (payer <> tenant),
-    CONSTRAINT uq_runs_key UNIQUE (cluster, job_id, start_s)
+    meter text NOT NULL CONSTRAINT ck_runs_meter_named CHECK (meter <> ''),
+    -- Only slices cost by the second.
+    CONSTRAINT ck_runs_cost_positive
+        CHECK (cost_millislices >= 0 AND (cost_millislices > 0) = (meter = 'slice-seconds')),
+    CONSTRAINT uq_runs_key UNIQUE (cluster, meter, job_id, start_s)
 );
-CREATE INDEX ix_runs_tenant ON slicewise.runs (cluster, tenant, start_s);
+CREATE INDEX ix_runs_tenant ON slicewise.runs (cluster, tenant, meter, start_s);
 -- By it ``budget show TENANT`` finds the runs that a tenant pays for.
-CREATE INDEX ix_runs_payer ON slicewise.runs (cluster, (coalesce(payer, tenant)));
+CREATE INDEX ix_runs_payer ON slicewise.runs (cluster, (coalesce(payer, tenant)), meter);
 COMMENT ON TABLE slicewise.runs
-    IS 'Who ran what at which cost, and who pays if not the tenant itself; append-only.';
+    IS 'Who ran what at which cost, or takes what of another meter, and who pays if not the tenant itself; append-only.';
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.runs
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
 
@@ -57,18 +60,19 @@ CREATE TABLE slicewise.budget_entries (
     tenant text NOT NULL CONSTRAINT ck_budget_entries_tenant_named CHECK (tenant <> ''),
     kind text NOT NULL CONSTRAINT ck_budget_entries_kind_known
         CHECK (kind IN ('roll', 'grant', 'adjust')),
-    amount_millislice_s bigint NOT NULL,
+    amount bigint NOT NULL,
     period_start_s bigint,
     author text NOT NULL,
     reason text NOT NULL,
     recorded_at timestamptz NOT NULL DEFAULT now(),
     key text CONSTRAINT ck_budget_entries_key_named CHECK (key <> ''),
+    meter text NOT NULL CONSTRAINT ck_budget_entries_meter_named CHECK (meter <> ''),
     CONSTRAINT ck_budget_entries_period_of_roll
         CHECK ((kind = 'roll') = (period_start_s IS NOT NULL)),
-    CONSTRAINT ck_budget_entries_amount_not_zero CHECK (kind = 'roll' OR amount_millislice_s <> 0)
+    CONSTRAINT ck_budget_entries_amount_not_zero CHECK (kind = 'roll' OR amount <> 0)
 );
 CREATE UNIQUE INDEX uq_budget_entries_roll
-    ON slicewise.budget_entries (cluster, tenant, period_start_s) WHERE kind = 'roll';
+    ON slicewise.budget_entries (cluster, tenant, meter, period_start_s) WHERE kind = 'roll';
 CREATE INDEX ix_budget_entries_tenant ON slicewise.budget_entries (cluster, tenant, id);
 -- An entry that is requested twice is booked once.
 CREATE UNIQUE INDEX uq_budget_entries_key
@@ -88,7 +92,7 @@ CREATE TABLE slicewise.transfers (
     kind text NOT NULL,
     debit_account_id bigint NOT NULL,
     credit_account_id bigint NOT NULL,
-    amount_millislice_s bigint NOT NULL,
+    amount bigint NOT NULL,
     until_s bigint,
     recorded_at timestamptz NOT NULL DEFAULT now(),
     budget_entry_id bigint CONSTRAINT fk_transfers_budget_entry_id
@@ -98,16 +102,16 @@ CREATE TABLE slicewise.transfers (
 CREATE UNIQUE INDEX uq_transfers_entry
     ON slicewise.transfers (budget_entry_id) WHERE budget_entry_id IS NOT NULL;
 COMMENT ON TABLE slicewise.transfers
-    IS 'Each moves an amount between two accounts, of a run or a budget; append-only.';
+    IS 'Each moves an amount between two accounts of one meter, of a run or a budget; append-only.';
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.transfers
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
 
 CREATE TABLE slicewise.open_reservations (
     run_id bigint CONSTRAINT pk_open_reservations PRIMARY KEY,
-    reserved_millislice_s bigint NOT NULL CONSTRAINT ck_open_reservations_never_overdrawn
-        CHECK (reserved_millislice_s > 0),
-    posted_millislice_s bigint NOT NULL DEFAULT 0
-        CONSTRAINT ck_open_reservations_never_reversed_beyond CHECK (posted_millislice_s >= 0)
+    reserved bigint NOT NULL
+        CONSTRAINT ck_open_reservations_never_overdrawn CHECK (reserved > 0),
+    posted bigint NOT NULL DEFAULT 0
+        CONSTRAINT ck_open_reservations_never_reversed_beyond CHECK (posted >= 0)
 );
 COMMENT ON TABLE slicewise.open_reservations
     IS 'What is reserved and not settled, and posted so far; kept by a trigger on transfers.';

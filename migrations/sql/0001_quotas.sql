@@ -2,31 +2,32 @@ CREATE TABLE slicewise.quota_changes (
     id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_quota_changes PRIMARY KEY,
     cluster text NOT NULL,
     tenant text NOT NULL CONSTRAINT ck_quota_changes_tenant_named CHECK (tenant <> ''),
-    nominal_millislices bigint NOT NULL CONSTRAINT ck_quota_changes_nominal_in_range
-        CHECK (nominal_millislices BETWEEN 0 AND 1000000000),
     author text NOT NULL,
     reason text NOT NULL,
     recorded_at timestamptz NOT NULL DEFAULT now(),
     parent text,
     removed boolean,
-    borrowing_limit_millislices bigint,
-    lending_limit_millislices bigint,
-    weight integer,
-    type_limits jsonb,
-    model_limits jsonb,
+    nominal_millislices bigint NOT NULL
+        CONSTRAINT ck_quota_changes_nominal_millislices_in_range
+        CHECK (nominal_millislices BETWEEN 0 AND 1000000000),
+    borrowing_limit_millislices bigint
+        CONSTRAINT ck_quota_changes_borrowing_limit_millislices_in_range
+        CHECK (borrowing_limit_millislices BETWEEN 0 AND 1000000000),
+    lending_limit_millislices bigint
+        CONSTRAINT ck_quota_changes_lending_limit_millislices_in_range
+        CHECK (lending_limit_millislices BETWEEN 0 AND 1000000000),
+    weight bigint CONSTRAINT ck_quota_changes_weight_in_range CHECK (weight BETWEEN 1 AND 1000000),
+    type_limits jsonb CONSTRAINT ck_quota_changes_type_limits_object
+        CHECK (jsonb_typeof(type_limits) = 'object'),
+    model_limits jsonb CONSTRAINT ck_quota_changes_model_limits_object
+        CHECK (jsonb_typeof(model_limits) = 'object'),
+    type_nominals jsonb CONSTRAINT ck_quota_changes_type_nominals_object
+        CHECK (jsonb_typeof(type_nominals) = 'object'),
     budget_period text,
     budget_millislice_s bigint,
     carry_over_millislice_s bigint,
     overdraft_millislice_s bigint,
-    type_nominals jsonb,
     CONSTRAINT ck_quota_changes_parent_another CHECK (parent <> tenant),
-    CONSTRAINT ck_quota_changes_borrowing_in_range
-        CHECK (borrowing_limit_millislices BETWEEN 0 AND 1000000000),
-    CONSTRAINT ck_quota_changes_lending_in_range
-        CHECK (lending_limit_millislices BETWEEN 0 AND 1000000000),
-    CONSTRAINT ck_quota_changes_weight_in_range CHECK (weight BETWEEN 1 AND 1000000),
-    CONSTRAINT ck_quota_changes_limits_objects
-        CHECK (jsonb_typeof(type_limits) = 'object' AND jsonb_typeof(model_limits) = 'object'),
     CONSTRAINT ck_quota_changes_period_known
         CHECK (budget_period IN ('off', 'day', 'week', 'month', 'none')),
     CONSTRAINT ck_quota_changes_budget_in_range
@@ -35,9 +36,7 @@ CREATE TABLE slicewise.quota_changes (
            AND overdraft_millislice_s BETWEEN 0 AND 3600000000000000),
     CONSTRAINT ck_quota_changes_budget_whole
         CHECK (num_nonnulls(budget_millislice_s, carry_over_millislice_s, overdraft_millislice_s)
-             = CASE WHEN budget_period <> 'off' THEN 3 ELSE 0 END),
-    CONSTRAINT ck_quota_changes_type_nominals_object
-        CHECK (jsonb_typeof(type_nominals) = 'object')
+             = CASE WHEN budget_period <> 'off' THEN 3 ELSE 0 END)
 );
 CREATE INDEX ix_quota_changes_latest ON slicewise.quota_changes (cluster, tenant, id);
 CREATE INDEX ix_quota_changes_parent ON slicewise.quota_changes (cluster, parent);

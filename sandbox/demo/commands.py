@@ -189,7 +189,7 @@ def parse_ledger(verified: str, statement: str) -> LedgerView:
     try:
         answer = json.loads(statement)
         return LedgerView(
-            int(json.loads(verified)["imbalance_millislice_s"]),
+            int(json.loads(verified)["imbalance"]),
             {row["tenant"]: int(row["used_millislice_s"]) for row in answer["tenants"]},
             {
                 f"{row['tenant']}/{row['key']}": int(row["used_millislice_s"])

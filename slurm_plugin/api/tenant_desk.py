@@ -55,7 +55,7 @@ from slicewise.slurm_plugin.rules.quota.accounts import (
     take_over,
     tenant_parent,
 )
-from slicewise.slurm_plugin.rules.quota.amounts import limits_from_texts, type_nominals_from_texts
+from slicewise.slurm_plugin.rules.quota.attributes import quota_values
 from slicewise.slurm_plugin.rules.quota.capacity import overcommitment_warnings, require_capacity
 from slicewise.slurm_plugin.rules.quota.loan_lines import loan_lines
 from slicewise.slurm_plugin.rules.quota.nodes import capacity, instances_of
@@ -378,7 +378,8 @@ class TenantDesk(LedgerDesk):
             accounts = await self._reads.accounts(principal.uid)
 
         def decide(policy: Policy) -> TenantUpdate | None:
-            update = self._quota_update(request, policy)
+            quota = policy[tenant].quota if tenant in policy else Quota(Millislices(0))
+            update = TenantUpdate(tenant, **quota_values(request.quota, quota, self._settings))
             if accounts is None:
                 # It was a tenant before the lock.
                 require_tenant(policy, tenant)
@@ -403,28 +404,6 @@ class TenantDesk(LedgerDesk):
         return QuotaSetAnswer(
             before=before.get(tenant), after=after[tenant], change=quota_change, warnings=warnings
         )
-
-    def _quota_update(self, request: QuotaSetRequest, policy: Policy) -> TenantUpdate:
-        """The update with all limits of types and models, or all guarantees by type.
-
-        Of what is set of one of both, unchanged ones are included.
-        """
-        settings, tenant = self._settings, request.tenant
-        update = TenantUpdate(
-            tenant,
-            nominal_millislices=_amount(request.nominal_millislices),
-            borrowing_limit_millislices=_amount(request.borrowing_limit_millislices),
-            lending_limit_millislices=_amount(request.lending_limit_millislices),
-            weight=request.weight,
-        )
-        quota = policy[tenant].quota if tenant in policy else Quota(Millislices(0))
-        if request.limits:
-            found = limits_from_texts(request.limits, quota, settings.costs, settings.gpus)
-            update = replace(update, type_limits=found.types, model_limits=found.models)
-        if request.type_nominals:
-            types = type_nominals_from_texts(request.type_nominals, quota, settings.costs)
-            update = replace(update, type_nominals=types)
-        return update
 
     # Looks
 
@@ -452,10 +431,6 @@ class TenantDesk(LedgerDesk):
 
 def _no_budget(tenant: str, _: Budget) -> Amend:
     raise AssertionError(f"an import sets no budget of {tenant}")
-
-
-def _amount(amount: int | None) -> Millislices | None:
-    return None if amount is None else Millislices(amount)
 
 
 def _gathered(view: LedgerView, seen: SlurmSeen | None) -> OverviewInput:

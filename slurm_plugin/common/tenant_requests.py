@@ -3,6 +3,8 @@
 The answers hold the values of the rules as they are: daemon and commands are of this package.
 """
 
+from collections.abc import Mapping
+
 from pydantic import BaseModel, Field
 
 from slicewise.cluster.rpc.journal_messages import EntryId
@@ -210,17 +212,12 @@ class QuotaSetAnswer(WholeAnswer):
 class QuotaSetRequest(Request, Authored, Asks[QuotaSetAnswer], post="quota-set", asker="operators"):
     """Sets what a tenant may hold; what is left out stays.
 
-    ``limits`` and ``type_nominals`` are words as ``3g.40gb=2`` and ``H200-141GB=none``. An account
-    that is no tenant becomes one.
+    ``quota`` has the words of a file's table: ``{"nominal": "6", "limits": ["3g.40gb=2"]}``. An
+    account that is no tenant becomes one.
     """
 
     tenant: TenantText
-    nominal_millislices: int | None = None
-    borrowing_limit_millislices: int | None = None
-    lending_limit_millislices: int | None = None
-    weight: int | None = None
-    limits: tuple[str, ...] = ()
-    type_nominals: tuple[str, ...] = ()
+    quota: Mapping[str, str | tuple[str, ...]] = {}
     overcommit: bool = False
 
 

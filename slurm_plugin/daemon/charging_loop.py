@@ -148,7 +148,7 @@ class ChargingLoop:
                 "budget_rolled",
                 tenant=roll.tenant,
                 period=roll.reason,
-                millislice_s=roll.amount_millislice_s,
+                millislice_s=roll.amount,
             )
         if self._has_booked or rollovers or time.monotonic() >= self._seal_due_s:
             await self._seal()

@@ -9,7 +9,12 @@ from slicewise.slurm_plugin.ledger import queries, reads, replay, window_rows
 from slicewise.slurm_plugin.ledger.base import LedgerPart
 from slicewise.slurm_plugin.rules.accounting.overview import used_since
 from slicewise.slurm_plugin.rules.accounting.statement import totals
-from slicewise.slurm_plugin.rules.accounting.types import Statement, StatementRow, Verification
+from slicewise.slurm_plugin.rules.accounting.types import (
+    MeterLine,
+    Statement,
+    StatementRow,
+    Verification,
+)
 from slicewise.slurm_plugin.rules.quota.calendar import loosely_within
 
 _PAGE_DEADLINE_MS = 8000
@@ -68,15 +73,23 @@ class Audit(LedgerPart):
             found = connection.execute(page.limit(rows)).all()
         return tuple(queries.statement_row(row, now_s) for row in found)
 
+    def meter_lines(self, meter: str, since_s: int, until_s: int) -> tuple[MeterLine, ...]:
+        """What was used on a meter from ``since_s`` up to ``until_s``, a line for each task of a
+        user, in the meter's unit. Of runs that are not settled, what is posted.
+        """
+        query = queries.meter_lines_of(self._cluster, meter, since_s, until_s)
+        with reading(self._engine) as connection:
+            return tuple(MeterLine(*row) for row in connection.execute(query))
+
     def export(
         self, since_s: int, after_id: int, until_id: int, rows: int
     ) -> tuple[Mapping[str, str | int | None], ...]:
         """``rows`` transfers recorded at ``since_s`` or later, in the order of booking.
 
-        Only those with a number above ``after_id``, up to ``until_id``. Amounts are
-        millislice-seconds, times Unix seconds; ``job_id``, ``task``, ``start_s`` and ``until_s``
-        are None for a budget's transfer, ``author`` and ``reason`` for a run's. Raises
-        UnreachableError (SW-DATABASE-DOWN) if PostgreSQL takes too long.
+        Only those with a number above ``after_id``, up to ``until_id``. Amounts are in the unit of
+        their meter, times Unix seconds; ``job_id``, ``task``, ``start_s`` and ``until_s`` are None
+        for a budget's transfer, ``author`` and ``reason`` for a run's. Raises UnreachableError
+        (SW-DATABASE-DOWN) if PostgreSQL takes too long.
         """
         wanted = queries.export_of(self._cluster, since_s, after_id, until_id).limit(rows)
         with reading(self._engine) as connection:

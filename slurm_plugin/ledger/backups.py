@@ -96,8 +96,8 @@ def broken(words: str) -> OutsideError:
 def _faults(ledger: Ledger, record: BackupRecord) -> Sequence[str]:
     verified = ledger.audit.verify()
     faults = list(verified.faults)
-    if verified.imbalance_millislice_s and not faults:
-        faults.append(f"{verified.imbalance_millislice_s} millislice-seconds do not add up")
+    if verified.imbalance and not faults:
+        faults.append(f"{verified.imbalance} do not add up")
     if verified.transfers != record.transfers:
         faults.append(f"it has {verified.transfers} transfers, not {record.transfers}")
     if record.seal and not ledger.audit.has_seal(record.seal):

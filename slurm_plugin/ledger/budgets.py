@@ -8,6 +8,7 @@ from sqlalchemy import Connection, text
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.runtime.database import reading, writing
 from slicewise.slurm_plugin.ledger import queries, reads
 from slicewise.slurm_plugin.ledger.base import LedgerPart
@@ -21,15 +22,15 @@ _ENTER = text("SELECT slicewise.enter_budget(CAST(:entry AS jsonb), :unspent)")
 class Budgets(LedgerPart):
     """Reads balances, and books the entries that grant a budget."""
 
-    def balances(self) -> Mapping[str, Balance]:
-        """Balances of every tenant that ever had a run or a budget, by name."""
+    def balances(self, meter: str = SLICES.name) -> Mapping[str, Balance]:
+        """Balances of every tenant that ever had a run or a budget on the meter, by name."""
         with reading(self._engine) as connection:
-            return reads.balances(connection, self._cluster)
+            return reads.balances(connection, self._cluster, meter)
 
-    def rollovers(self) -> Mapping[str, int]:
+    def rollovers(self, meter: str = SLICES.name) -> Mapping[str, int]:
         """The start of the period of each tenant's last rollover, in Unix seconds."""
         with reading(self._engine) as connection:
-            return reads.rollovers(connection, self._cluster)
+            return reads.rollovers(connection, self._cluster, meter)
 
     def renewed(self) -> Mapping[str, int]:
         """When each budget that was removed after its last rollover was set again, in Unix
@@ -42,12 +43,12 @@ class Budgets(LedgerPart):
     def enter(
         self,
         entry: BudgetEntry,
-        unspent_millislice_s: int | None,
+        had: int | None,
         change_id: int | None = None,
     ) -> bool:
         """Book a budget entry with its transfer; return whether it is booked.
 
-        Nothing is booked if available + reserved of the tenant is not ``unspent_millislice_s``, or
+        Nothing is booked if available + reserved of the tenant is not ``had``, or
         if the policy has changes after ``change_id``, on both of which the entry was decided (None
         books in any case), or if a rollover is not later than the tenant's last. An entry that
         exists already under its key counts as booked, and stays as it is. Raises InvalidInputError
@@ -58,7 +59,7 @@ class Budgets(LedgerPart):
                 reads.lock_policy(connection, self._cluster)
                 if reads.change_id(connection, self._cluster) != change_id:
                     return False
-            if _enter(connection, self._cluster, entry, unspent_millislice_s):
+            if _enter(connection, self._cluster, entry, had):
                 return True
             return entry.key is not None and self._is_there(connection, entry, entry.key)
 
@@ -66,7 +67,7 @@ class Budgets(LedgerPart):
         found = connection.execute(queries.entry_of(self._cluster, key)).one_or_none()
         if found is None:
             return False
-        if tuple(found) != (entry.tenant, entry.kind, entry.amount_millislice_s):
+        if tuple(found) != (entry.tenant, entry.kind, entry.amount, entry.meter):
             raise InvalidInputError(
                 Code.BUDGET_KEY,
                 f"The key {key!r} belongs to another entry: {found.kind} of {found.tenant}.",
@@ -94,12 +95,10 @@ def amend(
         if entry is None:
             return 0
         if _enter(connection, cluster, entry, had):
-            return entry.amount_millislice_s
+            return entry.amount
 
 
-def _enter(
-    connection: Connection, cluster: str, entry: BudgetEntry, unspent_millislice_s: int | None
-) -> bool:
+def _enter(connection: Connection, cluster: str, entry: BudgetEntry, had: int | None) -> bool:
     values = json.dumps({**asdict(entry), "cluster": cluster})
-    booked = connection.execute(_ENTER, {"entry": values, "unspent": unspent_millislice_s})
+    booked = connection.execute(_ENTER, {"entry": values, "unspent": had})
     return bool(booked.scalar_one())

@@ -3,9 +3,21 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import BigInteger, Double, bindparam, case, delete, func, or_, select, true
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Double,
+    bindparam,
+    case,
+    delete,
+    func,
+    or_,
+    select,
+    true,
+)
 from sqlalchemy.dialects.postgresql import insert
 
+from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.runtime.database import reading, writing
 from slicewise.slurm_plugin.ledger import reads
 from slicewise.slurm_plugin.ledger.base import LedgerPart
@@ -34,6 +46,10 @@ _AHEAD_S = 3600
 
 class Charges(LedgerPart):
     """Books what runs reserve and use."""
+
+    @property
+    def _slices(self) -> tuple[ColumnElement[bool], ...]:
+        return runs.c.cluster == self._cluster, runs.c.meter == SLICES.name
 
     def open_reservations(self) -> tuple[Reservation, ...]:
         """Reservations of runs that are not settled."""
@@ -70,7 +86,7 @@ class Charges(LedgerPart):
             .select_from(runs)
             .join(newest, true())
             .outerjoin(open_reservations, open_reservations.c.run_id == runs.c.id)
-            .where(runs.c.cluster == self._cluster, or_(is_open, newest.c.until_s >= since_s))
+            .where(*self._slices, or_(is_open, newest.c.until_s >= since_s))
         )
         with reading(self._engine) as connection:
             result = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query)
@@ -96,8 +112,8 @@ class Charges(LedgerPart):
 
     def charged_tenants(self) -> frozenset[str]:
         """Tenants that ever had a run."""
-        used = accounts.c.kind == "used"
-        names = select(accounts.c.tenant).where(accounts.c.cluster == self._cluster, used)
+        used = accounts.c.kind == "used", accounts.c.meter == SLICES.name
+        names = select(accounts.c.tenant).where(accounts.c.cluster == self._cluster, *used)
         with reading(self._engine) as connection:
             return frozenset(connection.execute(names).scalars())
 
@@ -109,7 +125,7 @@ class Charges(LedgerPart):
         query = (
             select(runs.c.job_id, runs.c.start_s, lost_runs)
             .join(lost_runs, lost_runs.c.run_id == runs.c.id)
-            .where(runs.c.cluster == self._cluster)
+            .where(*self._slices)
         )
         with reading(self._engine) as connection:
             return {
@@ -121,7 +137,7 @@ class Charges(LedgerPart):
 
     def keep_lost_runs(self, found: Mapping[RunKey, LostRun], monotonic_s: float) -> None:
         """Keep that for the next daemon, in the place of what was kept before."""
-        mine = select(runs.c.id).where(runs.c.cluster == self._cluster)
+        mine = select(runs.c.id).where(*self._slices)
         one_run = mine.where(
             runs.c.job_id == bindparam("of_job_id"), runs.c.start_s == bindparam("of_start_s")
         ).add_columns(
@@ -183,6 +199,7 @@ def _values(charge: Charge) -> Mapping[str, object]:
     run = charge.run
     return {
         "cluster": run.key.cluster,
+        "meter": run.key.meter,
         "job_id": run.key.job_id,
         "start_s": run.key.start_s,
         "tenant": run.tenant,
@@ -199,6 +216,6 @@ def _values(charge: Charge) -> Mapping[str, object]:
 def _transfer_values(transfer: Transfer) -> Mapping[str, object]:
     return {
         "kind": transfer.kind,
-        "amount_millislice_s": transfer.amount_millislice_s,
+        "amount": transfer.amount,
         "until_s": transfer.until_s,
     }

@@ -16,6 +16,7 @@ from slicewise.slurm_plugin.ledger.tables import (
     policy,
     quota_changes,
 )
+from slicewise.slurm_plugin.rules.quota.attributes import ATTRIBUTES
 from slicewise.slurm_plugin.rules.quota.types import (
     Budget,
     KnownLimit,
@@ -45,16 +46,11 @@ def policy_of(cluster: str) -> Select[Any]:
 
 def tenant(row: Any) -> Tenant:
     """The tenant of a row of ``policy_of``."""
-    quota = Quota(
-        row.nominal_millislices,
-        row.borrowing_limit_millislices,
-        row.lending_limit_millislices,
-        row.weight,
-        row.type_limits,
-        row.model_limits,
-        row.type_nominals,
-    )
-    return Tenant(row.tenant, row.parent, quota, _budget(row))
+    return Tenant(row.tenant, row.parent, Quota(**_quota_values(row)), _budget(row))
+
+
+def _quota_values(row: Any) -> dict[str, Any]:
+    return {attribute.field: getattr(row, attribute.field) for attribute in ATTRIBUTES}
 
 
 def _budget(row: Any) -> Budget | None:
@@ -96,14 +92,8 @@ def quota_change(row: Any) -> QuotaChange:
         row.tenant,
         row.parent,
         row.removed,
-        row.nominal_millislices,
-        row.borrowing_limit_millislices,
-        row.lending_limit_millislices,
-        row.weight,
-        row.type_limits,
-        row.model_limits,
-        "off" if row.budget_period == _OFF else _budget(row),
-        row.type_nominals,
+        budget="off" if row.budget_period == _OFF else _budget(row),
+        **_quota_values(row),
     )
     return QuotaChange(row.id, update, row.author, row.reason, row.at_s)
 
@@ -114,13 +104,10 @@ def change_values(update: TenantUpdate) -> Mapping[str, object]:
         "tenant": update.tenant,
         "parent": update.parent,
         "removed": update.removed,
-        "nominal_millislices": update.nominal_millislices,
-        "borrowing_limit_millislices": update.borrowing_limit_millislices,
-        "lending_limit_millislices": update.lending_limit_millislices,
-        "weight": update.weight,
-        "type_limits": None if update.type_limits is None else dict(update.type_limits),
-        "model_limits": None if update.model_limits is None else dict(update.model_limits),
-        "type_nominals": None if update.type_nominals is None else dict(update.type_nominals),
+        **{
+            name: dict(value) if isinstance(value, Mapping) else value
+            for name, value in _quota_values(update).items()
+        },
         **_budget_values(update),
     }
 

@@ -17,6 +17,7 @@ from sqlalchemy import (
     tuple_,
 )
 
+from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.slurm_plugin.ledger.policy_rows import recorded_s
 from slicewise.slurm_plugin.ledger.tables import (
@@ -54,9 +55,13 @@ _RUN_COLUMNS = (
     _PAYER,
 )
 _OPEN_COLUMNS = (
-    open_reservations.c.reserved_millislice_s,
-    open_reservations.c.posted_millislice_s,
+    open_reservations.c.reserved,
+    open_reservations.c.posted,
 )
+
+
+def _slices_of(cluster: str) -> tuple[ColumnElement[bool], ...]:
+    return runs.c.cluster == cluster, runs.c.meter == SLICES.name
 
 
 def reservations_of(cluster: str) -> Select[Any]:
@@ -65,7 +70,7 @@ def reservations_of(cluster: str) -> Select[Any]:
     return (
         select(*_RUN_COLUMNS, *_OPEN_COLUMNS, count)
         .join(open_reservations, open_reservations.c.run_id == runs.c.id)
-        .where(runs.c.cluster == cluster)
+        .where(*_slices_of(cluster))
         .order_by(runs.c.job_id, runs.c.start_s)
     )
 
@@ -117,7 +122,7 @@ def settled_use_paid_by(cluster: str, payer: str, since_s: int) -> Select[Any]:
         .select_from(runs)
         .join(booked, true())
         .outerjoin(open_reservations, open_reservations.c.run_id == runs.c.id)
-        .where(runs.c.cluster == cluster, _PAYER.in_((payer,)), settled, until_s >= since_s)
+        .where(*_slices_of(cluster), _PAYER.in_((payer,)), settled, until_s >= since_s)
     )
 
 
@@ -166,7 +171,7 @@ def _statement(cluster: str, since_s: int) -> Select[Any]:
         .join(booked, true())
         .join(last, true())
         .outerjoin(open_reservations, open_reservations.c.run_id == runs.c.id)
-        .where(runs.c.cluster == cluster, or_(is_open, last.c.until_s >= since_s))
+        .where(*_slices_of(cluster), or_(is_open, last.c.until_s >= since_s))
         .order_by(*_STATEMENT_ORDER)
     )
 
@@ -193,7 +198,7 @@ def _service() -> ColumnElement[str]:
 
 
 def _sum(kind: TransferKind) -> ColumnElement[int]:
-    amount = func.sum(transfers.c.amount_millislice_s).filter(transfers.c.kind == kind.value)
+    amount = func.sum(transfers.c.amount).filter(transfers.c.kind == kind.value)
     return cast(func.coalesce(amount, 0), BigInteger)
 
 
@@ -228,14 +233,14 @@ _BALANCED = (
 """Kinds of accounts, in the order of the fields of ``Balance``."""
 
 
-def balances_of(cluster: str) -> Select[Any]:
+def balances_of(cluster: str, meter: str) -> Select[Any]:
     """Select balances (credits less debits) by tenant, for ``balance``."""
-    amount = balances.c.credits_millislice_s - balances.c.debits_millislice_s
+    amount = balances.c.credits - balances.c.debits
     sums = (func.sum(amount).filter(accounts.c.kind == kind.value) for kind in _BALANCED)
     return (
         select(accounts.c.tenant, *(func.coalesce(each, 0) for each in sums))
         .join(balances, balances.c.account_id == accounts.c.id)
-        .where(accounts.c.cluster == cluster)
+        .where(accounts.c.cluster == cluster, accounts.c.meter == meter)
         .group_by(accounts.c.tenant)
         .order_by(accounts.c.tenant)
     )
@@ -244,14 +249,43 @@ def balances_of(cluster: str) -> Select[Any]:
 def balance(row: Any) -> Balance:
     """The balance of a row of ``balances_of``."""
     tenant, granted, *others = row
-    return Balance(tenant, *(MillisliceSeconds(int(each)) for each in (-granted, *others)))
+    return Balance(tenant, -int(granted), *map(int, others))
 
 
-def rollovers_of(cluster: str) -> Select[Any]:
+def meter_lines_of(cluster: str, meter: str, since_s: int, until_s: int) -> Select[Any]:
+    """Select what was used on a meter by transfers that cover up to a second from ``since_s`` on,
+    before ``until_s``, for ``MeterLine``.
+    """
+    held = func.coalesce(func.sum(open_reservations.c.reserved), 0)
+    sums = (
+        select(
+            transfers.c.run_id,
+            (_sum(TransferKind.POST) - _sum(TransferKind.REVERSE)).label("used"),
+            _sum(TransferKind.WAIVE).label("waived"),
+        )
+        .where(transfers.c.until_s >= since_s, transfers.c.until_s < until_s)
+        .group_by(transfers.c.run_id)
+        .subquery()
+    )
+    of = (runs.c.tenant, _PAYER, runs.c.user_name, runs.c.task)
+    amounts = (func.sum(sums.c.used), func.sum(sums.c.waived), held)
+    return (
+        select(*of, func.count(), *(cast(amount, BigInteger) for amount in amounts))
+        .select_from(runs)
+        .join(sums, sums.c.run_id == runs.c.id)
+        .outerjoin(open_reservations, open_reservations.c.run_id == runs.c.id)
+        .where(runs.c.cluster == cluster, runs.c.meter == meter)
+        .group_by(*of)
+        .order_by(*of)
+    )
+
+
+def rollovers_of(cluster: str, meter: str) -> Select[Any]:
     """Select the start of the period of each tenant's last rollover."""
+    rolls = budget_entries.c.meter == meter, budget_entries.c.kind == "roll"
     return (
         select(budget_entries.c.tenant, func.max(budget_entries.c.period_start_s))
-        .where(budget_entries.c.cluster == cluster, budget_entries.c.kind == "roll")
+        .where(budget_entries.c.cluster == cluster, *rolls)
         .group_by(budget_entries.c.tenant)
     )
 
@@ -276,7 +310,7 @@ def _ended_of(cluster: str) -> Subquery:
     rolled, changes = budget_entries.c, quota_changes.c
     last = (
         select(rolled.tenant, func.max(rolled.recorded_at).label("recorded_at"))
-        .where(rolled.cluster == cluster, rolled.kind == "roll")
+        .where(rolled.cluster == cluster, rolled.kind == "roll", rolled.meter == SLICES.name)
         .group_by(rolled.tenant)
         .subquery()
     )
@@ -297,12 +331,13 @@ def entries_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
         select(
             budget_entries.c.tenant,
             budget_entries.c.kind,
-            budget_entries.c.amount_millislice_s,
+            budget_entries.c.amount,
             budget_entries.c.period_start_s,
             budget_entries.c.author,
             budget_entries.c.reason,
             at_s,
             budget_entries.c.key,
+            budget_entries.c.meter,
         )
         .where(budget_entries.c.cluster == cluster, at_s >= since_s)
         .order_by(budget_entries.c.id)
@@ -311,9 +346,9 @@ def entries_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
 
 
 def entry_of(cluster: str, key: str) -> Select[Any]:
-    """Select tenant, kind and amount of the entry with that key."""
+    """Select tenant, kind, amount and meter of the entry with that key."""
     of = budget_entries.c
-    return select(of.tenant, of.kind, of.amount_millislice_s).where(
+    return select(of.tenant, of.kind, of.amount, of.meter).where(
         of.cluster == cluster, of.key == key
     )
 
@@ -343,7 +378,8 @@ def export_of(cluster: str, since_s: int, after_id: int, until_id: int) -> Selec
             transfers.c.kind,
             debit.c.kind.label("debit"),
             credit.c.kind.label("credit"),
-            transfers.c.amount_millislice_s,
+            debit.c.meter,
+            transfers.c.amount,
             transfers.c.until_s,
             budget_entries.c.author,
             budget_entries.c.reason,

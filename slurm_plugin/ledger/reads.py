@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, func, select
 
+from slicewise.cluster.language.meters import SLICES
 from slicewise.slurm_plugin.ledger import policy_rows, queries, window_rows
 from slicewise.slurm_plugin.ledger.tables import compilations, quota_changes, watermarks
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
@@ -51,15 +52,17 @@ def recalls(connection: Connection, cluster: str) -> tuple[Recall, ...]:
     return tuple(policy_rows.recall(row) for row in result)
 
 
-def balances(connection: Connection, cluster: str) -> Mapping[str, Balance]:
-    """Balances of every tenant that ever had a run or a budget, by name."""
-    result = connection.execute(queries.balances_of(cluster))
+def balances(
+    connection: Connection, cluster: str, meter: str = SLICES.name
+) -> Mapping[str, Balance]:
+    """Balances of every tenant that ever had a run or a budget on the meter, by name."""
+    result = connection.execute(queries.balances_of(cluster, meter))
     return {balance.tenant: balance for balance in map(queries.balance, result)}
 
 
-def rollovers(connection: Connection, cluster: str) -> Mapping[str, int]:
+def rollovers(connection: Connection, cluster: str, meter: str = SLICES.name) -> Mapping[str, int]:
     """The start of the period of each tenant's last rollover, in Unix seconds."""
-    result = connection.execute(queries.rollovers_of(cluster))
+    result = connection.execute(queries.rollovers_of(cluster, meter))
     return {tenant: int(start_s) for tenant, start_s in result}
 
 

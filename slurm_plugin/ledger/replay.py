@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from slicewise.cluster.language.units import MillisliceSeconds
 from slicewise.slurm_plugin.rules.accounting.types import Verification
 
 SETTING = """
@@ -12,7 +11,7 @@ SELECT set_config('work_mem', '64MB', true), set_config('jit', 'off', true),
 """
 
 _TRANSFERS = """
-SELECT 0 AS seen, coalesce(sum(t.amount_millislice_s), 0) AS difference,
+SELECT 0 AS seen, coalesce(sum(t.amount), 0) AS difference,
        (array_agg(format('transfer %s (%s of run %s): from or to a wrong account',
                          t.id, t.kind, t.run_id)))[1:10] AS faults
   FROM slicewise.transfers t
@@ -27,7 +26,8 @@ SELECT 0 AS seen, coalesce(sum(t.amount_millislice_s), 0) AS difference,
             ('void', 'reserved', 'available'),
             ('reverse', 'used', 'reserved'),
             ('waive', 'operator', 'waived'))
-        AND d.cluster = r.cluster AND c.cluster = r.cluster
+        AND (d.cluster, d.meter) = (r.cluster, r.meter)
+        AND (c.cluster, c.meter) = (r.cluster, r.meter)
         AND d.tenant = CASE WHEN d.kind IN ('used', 'waived', 'operator') THEN r.tenant
                             ELSE coalesce(r.payer, r.tenant) END
         AND c.tenant = CASE WHEN c.kind IN ('used', 'waived', 'operator') THEN r.tenant
@@ -38,18 +38,18 @@ SELECT 0 AS seen, coalesce(sum(t.amount_millislice_s), 0) AS difference,
 _RUNS = """
 WITH replayed AS (
     SELECT run_id,
-           sum(CASE WHEN kind IN ('reserve', 'extend', 'reverse') THEN amount_millislice_s
-                    WHEN kind = 'waive' THEN 0 ELSE -amount_millislice_s END) AS reserved
+           sum(CASE WHEN kind IN ('reserve', 'extend', 'reverse') THEN amount
+                    WHEN kind = 'waive' THEN 0 ELSE -amount END) AS reserved
       FROM (SELECT * FROM slicewise.transfers WHERE run_id IS NOT NULL
              ORDER BY run_id, number) AS in_order
      GROUP BY run_id
 ), compared AS (
     SELECT run_id, o.run_id AS open_id, coalesce(r.reserved, 0) AS reserved,
-           coalesce(o.reserved_millislice_s, 0) AS stored,
-           coalesce(o.posted_millislice_s, 0) AS stored_posted,
+           coalesce(o.reserved, 0) AS stored,
+           coalesce(o.posted, 0) AS stored_posted,
            CASE WHEN o.run_id IS NULL THEN 0 ELSE (
-               SELECT coalesce(sum(CASE t.kind WHEN 'post' THEN t.amount_millislice_s
-                                               ELSE -t.amount_millislice_s END), 0)
+               SELECT coalesce(sum(CASE t.kind WHEN 'post' THEN t.amount
+                                               ELSE -t.amount END), 0)
                  FROM slicewise.transfers t
                 WHERE t.run_id = o.run_id AND t.kind IN ('post', 'reverse')) END AS posted
       FROM replayed r FULL JOIN slicewise.open_reservations o USING (run_id)
@@ -68,7 +68,7 @@ SELECT count(open_id) AS seen, coalesce(sum(difference), 0) AS difference,
 
 _ACCOUNTS = """
 WITH moved AS (
-    SELECT debit_account_id, credit_account_id, sum(amount_millislice_s) AS amount
+    SELECT debit_account_id, credit_account_id, sum(amount) AS amount
       FROM slicewise.transfers GROUP BY 1, 2
 ), replayed AS (
     SELECT account_id, sum(debits) AS debits, sum(credits) AS credits
@@ -76,36 +76,39 @@ WITH moved AS (
              UNION ALL SELECT credit_account_id, 0, amount FROM moved) AS legs
      GROUP BY 1
 ), differences AS (
-    SELECT a.*, r.debits, r.credits, b.debits_millislice_s, b.credits_millislice_s,
-           abs(coalesce(r.debits, 0) - coalesce(b.debits_millislice_s, 0))
-           + abs(coalesce(r.credits, 0) - coalesce(b.credits_millislice_s, 0)) AS difference
+    SELECT a.*, r.debits, r.credits, b.debits AS stored_debits, b.credits AS stored_credits,
+           abs(coalesce(r.debits, 0) - coalesce(b.debits, 0))
+           + abs(coalesce(r.credits, 0) - coalesce(b.credits, 0)) AS difference
       FROM slicewise.accounts a
       FULL JOIN replayed r ON r.account_id = a.id
       FULL JOIN slicewise.balances b ON b.account_id = coalesce(a.id, r.account_id)
 )
 SELECT count(*) AS seen,
        coalesce(sum(difference), 0)
-       + abs(coalesce(sum(debits_millislice_s) - sum(credits_millislice_s), 0)) AS difference,
-       (array_agg(format('account %s of %s on %s: its transfers are %s debits, %s credits, '
-                         'stored are %s, %s', kind, tenant, cluster, debits, credits,
-                         debits_millislice_s, credits_millislice_s))
+       + (SELECT coalesce(sum(abs(amount)), 0)
+            FROM (SELECT sum(stored_debits - stored_credits) AS amount
+                    FROM differences GROUP BY meter) AS meters) AS difference,
+       (array_agg(format('account %s of %s on %s, %s: its transfers are %s debits, %s credits, '
+                         'stored are %s, %s', kind, tenant, cluster, meter, debits, credits,
+                         stored_debits, stored_credits))
         FILTER (WHERE difference <> 0))[1:10] AS faults
   FROM differences
 """
-"""The sums over each account are its balance; over all accounts debits equal credits."""
+"""The sums over each account are its balance; over those of a meter debits equal
+credits."""
 
 _SETTLED = """
 WITH replayed AS (
     SELECT run_id, count(*) AS transfers, min(number) AS first, max(number) AS last,
-           sum(CASE kind WHEN 'post' THEN amount_millislice_s WHEN 'waive' THEN amount_millislice_s
-                         WHEN 'reverse' THEN -amount_millislice_s ELSE 0 END) AS used,
+           sum(CASE kind WHEN 'post' THEN amount WHEN 'waive' THEN amount
+                         WHEN 'reverse' THEN -amount ELSE 0 END) AS used,
            (max(ARRAY[number, until_s]))[2] AS end_s
       FROM slicewise.transfers WHERE run_id IS NOT NULL GROUP BY run_id
 ), differences AS (
     SELECT r.id, r.tenant, r.task, p.transfers, p.first, p.last, p.used,
            r.cost_millislices * greatest(p.end_s - r.start_s, 0) AS allotted,
            CASE WHEN p.run_id IS NULL OR p.first <> 1 OR p.last <> p.transfers THEN 1
-                WHEN o.run_id IS NULL
+                WHEN o.run_id IS NULL AND r.cost_millislices > 0
                 THEN abs(p.used - r.cost_millislices * greatest(p.end_s - r.start_s, 0))
                 ELSE 0 END AS difference
       FROM slicewise.runs r
@@ -123,7 +126,8 @@ SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
         FILTER (WHERE difference <> 0))[1:10] AS faults
   FROM differences
 """
-"""A run's transfers are numbered without a gap; once settled, used + waived is cost × seconds."""
+"""A run's transfers are numbered without a gap; once settled, used + waived is cost × seconds, of
+meters that a cost counts."""
 
 BY_INDEX = """
 SELECT set_config(name, 'off', true)
@@ -148,13 +152,13 @@ WITH chain AS (
      CROSS JOIN LATERAL (
            SELECT string_agg(
                       ROW(t.id, t.run_id, t.number, t.kind, t.debit_account_id,
-                          t.credit_account_id, t.amount_millislice_s, t.until_s, t.recorded_at,
+                          t.credit_account_id, t.amount, t.until_s, t.recorded_at,
                           t.budget_entry_id)::text
                       || CASE WHEN r.id IS NULL THEN '' ELSE
-                             ROW(r.cluster, r.job_id, r.start_s, r.tenant, r.payer, r.user_name,
-                                 r.task, r.gres, r.cost_millislices)::text END
+                             ROW(r.cluster, r.meter, r.job_id, r.start_s, r.tenant, r.payer,
+                                 r.user_name, r.task, r.gres, r.cost_millislices)::text END
                       || CASE WHEN b.id IS NULL THEN '' ELSE
-                             ROW(b.cluster, b.tenant, b.kind, b.amount_millislice_s,
+                             ROW(b.cluster, b.tenant, b.meter, b.kind, b.amount,
                                  b.period_start_s, b.author, b.reason, b.recorded_at,
                                  b.key)::text END,
                       E'\\n' ORDER BY t.id) AS said
@@ -218,13 +222,13 @@ HAS_SEAL = "SELECT EXISTS (SELECT FROM slicewise.seals WHERE encode(hash, 'hex')
 
 _BUDGET_ENTRIES = """
 WITH differences AS (
-    SELECT b.*, abs(b.amount_millislice_s - coalesce(sum(
+    SELECT b.*, abs(b.amount - coalesce(sum(
                CASE WHEN (d.kind, c.kind) IN (('granted', 'available'), ('available', 'granted'))
                      AND (t.kind = 'grant') = (d.kind = 'granted')
-                     AND (d.cluster, d.tenant) = (b.cluster, b.tenant)
-                     AND (c.cluster, c.tenant) = (b.cluster, b.tenant)
-                    THEN CASE t.kind WHEN 'grant' THEN t.amount_millislice_s
-                                     ELSE -t.amount_millislice_s END
+                     AND (d.cluster, d.tenant, d.meter) = (b.cluster, b.tenant, b.meter)
+                     AND (c.cluster, c.tenant, c.meter) = (b.cluster, b.tenant, b.meter)
+                    THEN CASE t.kind WHEN 'grant' THEN t.amount
+                                     ELSE -t.amount END
                END), 0)) AS difference
       FROM slicewise.budget_entries b
       LEFT JOIN slicewise.transfers t ON t.budget_entry_id = b.id
@@ -334,7 +338,7 @@ def verification(
         transfers.seen,
         accounts.seen,
         reservations.seen,
-        MillisliceSeconds(sum(int(result.difference) for result in results) + len(others)),
+        sum(int(result.difference) for result in results) + len(others),
         (*(fault for result in results for fault in result.faults or ()), *others[:10]),
         int(sealed.seen),
         seal,

@@ -44,7 +44,15 @@ def balance_lines(
     """Balances of these tenants (None: all) that ever had a run or a budget, by name."""
     left = left_millislice_s(ledger_view)
     return tuple(
-        BalanceLine(**vars(balance), left_millislice_s=left.get(name))
+        BalanceLine(
+            name,
+            balance.granted,
+            balance.available,
+            balance.reserved,
+            balance.used,
+            balance.waived,
+            left.get(name),
+        )
         for name, balance in sorted(ledger_view.balances.items())
         if names is None or name in names
     )

@@ -1,5 +1,8 @@
 """The ledger's tables, in PostgreSQL's schema ``slicewise``; triggers are in the migrations."""
 
+from collections.abc import Iterator
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -24,13 +27,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
+from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.runtime.leader_lock import lock_table
 from slicewise.slurm_plugin.rules.accounting.types import Account
+from slicewise.slurm_plugin.rules.quota.attributes import ATTRIBUTES, SETTINGS
 from slicewise.slurm_plugin.rules.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
     MAX_NOMINAL_MILLISLICES,
-    MAX_WEIGHT,
 )
 
 SCHEMA = "slicewise"
@@ -50,45 +54,36 @@ _ACCOUNTS = ", ".join(f"'{kind}'" for kind in Account)
 _PERIODS = ", ".join(f"'{period}'" for period in ("off", *Period))
 _BUDGETS = ("budget_millislice_s", "carry_over_millislice_s", "overdraft_millislice_s")
 
+
+def _quota_columns() -> Iterator[Column[Any] | CheckConstraint]:
+    for setting in SETTINGS:
+        for one in setting.attributes:
+            if setting.is_table:
+                yield Column(one.field, JSONB(none_as_null=True))
+                check, name = f"jsonb_typeof({one.field}) = 'object'", "object"
+            else:
+                # Each row says the nominal.
+                yield Column(one.field, BigInteger, nullable=one.field != "nominal_millislices")
+                check, name = f"{one.field} BETWEEN {one.least} AND {one.most}", "in_range"
+            yield CheckConstraint(check, name=f"{one.field}_{name}")
+
+
 quota_changes = Table(
     "quota_changes",
     metadata,
     Column("id", BigInteger, Identity(always=True), primary_key=True),
     Column("cluster", Text, nullable=False),
     Column("tenant", Text, nullable=False),
-    Column("nominal_millislices", BigInteger, nullable=False),
     Column("author", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("parent", Text),
     Column("removed", Boolean),
-    Column("borrowing_limit_millislices", BigInteger),
-    Column("lending_limit_millislices", BigInteger),
-    Column("weight", Integer),
-    Column("type_limits", JSONB(none_as_null=True)),
-    Column("model_limits", JSONB(none_as_null=True)),
+    *_quota_columns(),
     Column("budget_period", Text),
     *(Column(name, BigInteger) for name in _BUDGETS),
-    Column("type_nominals", JSONB(none_as_null=True)),
-    CheckConstraint(
-        f"nominal_millislices BETWEEN 0 AND {MAX_NOMINAL_MILLISLICES}", name="nominal_in_range"
-    ),
     CheckConstraint("tenant <> ''", name="tenant_named"),
     CheckConstraint("parent <> tenant", name="parent_another"),
-    CheckConstraint(
-        f"borrowing_limit_millislices BETWEEN 0 AND {MAX_NOMINAL_MILLISLICES}",
-        name="borrowing_in_range",
-    ),
-    CheckConstraint(
-        f"lending_limit_millislices BETWEEN 0 AND {MAX_NOMINAL_MILLISLICES}",
-        name="lending_in_range",
-    ),
-    CheckConstraint(f"weight BETWEEN 1 AND {MAX_WEIGHT}", name="weight_in_range"),
-    CheckConstraint(
-        "jsonb_typeof(type_limits) = 'object' AND jsonb_typeof(model_limits) = 'object'",
-        name="limits_objects",
-    ),
-    CheckConstraint("jsonb_typeof(type_nominals) = 'object'", name="type_nominals_object"),
     CheckConstraint(f"budget_period IN ({_PERIODS})", name="period_known"),
     CheckConstraint(
         " AND ".join(f"{name} BETWEEN 0 AND {MAX_BUDGET_MILLISLICE_S}" for name in _BUDGETS),
@@ -111,15 +106,9 @@ policy = table(
             "cluster",
             "tenant",
             "parent",
-            "nominal_millislices",
-            "borrowing_limit_millislices",
-            "lending_limit_millislices",
-            "weight",
-            "type_limits",
-            "model_limits",
+            *(attribute.field for attribute in ATTRIBUTES),
             "budget_period",
             *_BUDGETS,
-            "type_nominals",
         )
     ),
     schema=SCHEMA,
@@ -202,10 +191,12 @@ accounts = Table(
     Column("id", BigInteger, Identity(always=True), primary_key=True),
     Column("cluster", Text, nullable=False),
     Column("tenant", Text, nullable=False),
+    Column("meter", Text, nullable=False),
     Column("kind", Text, nullable=False),
-    UniqueConstraint("cluster", "tenant", "kind", name="uq_accounts_tenant"),
+    UniqueConstraint("cluster", "tenant", "meter", "kind", name="uq_accounts_tenant"),
+    CheckConstraint("meter <> ''", name="meter_named"),
     CheckConstraint(f"kind IN ({_ACCOUNTS})", name="kind_known"),
-    comment="Of each tenant one of a kind, made when it is needed; append-only.",
+    comment="Of each tenant and meter one of a kind, made when it is needed; append-only.",
 )
 
 balances = Table(
@@ -214,12 +205,11 @@ balances = Table(
     Column(
         "account_id", BigInteger, ForeignKey(accounts.c.id), primary_key=True, autoincrement=False
     ),
-    Column("debits_millislice_s", BigInteger, nullable=False, server_default="0"),
-    Column("credits_millislice_s", BigInteger, nullable=False, server_default="0"),
-    CheckConstraint(
-        "debits_millislice_s >= 0 AND credits_millislice_s >= 0", name="never_negative"
-    ),
-    comment="Sums over an account's transfers; kept by triggers on accounts and transfers.",
+    Column("debits", BigInteger, nullable=False, server_default="0"),
+    Column("credits", BigInteger, nullable=False, server_default="0"),
+    CheckConstraint("debits >= 0 AND credits >= 0", name="never_negative"),
+    comment="Sums over an account's transfers, in the unit of its meter; kept by triggers on"
+    " accounts and transfers.",
 )
 
 runs = Table(
@@ -235,14 +225,20 @@ runs = Table(
     Column("gres", JSONB, nullable=False),
     Column("cost_millislices", BigInteger, nullable=False),
     Column("payer", Text),
-    UniqueConstraint("cluster", "job_id", "start_s", name="uq_runs_key"),
-    CheckConstraint("cost_millislices > 0", name="cost_positive"),
+    Column("meter", Text, nullable=False),
+    UniqueConstraint("cluster", "meter", "job_id", "start_s", name="uq_runs_key"),
+    CheckConstraint(
+        f"cost_millislices >= 0 AND (cost_millislices > 0) = (meter = '{SLICES.name}')",
+        name="cost_positive",
+    ),
+    CheckConstraint("meter <> ''", name="meter_named"),
     CheckConstraint("payer <> tenant", name="payer_another"),
-    Index("ix_runs_tenant", "cluster", "tenant", "start_s"),
-    comment="Who ran what at which cost, and who pays if not the tenant itself; append-only.",
+    Index("ix_runs_tenant", "cluster", "tenant", "meter", "start_s"),
+    comment="Who ran what at which cost, or takes what of another meter, and who pays if not the"
+    " tenant itself; append-only.",
 )
 
-Index("ix_runs_payer", runs.c.cluster, func.coalesce(runs.c.payer, runs.c.tenant))
+Index("ix_runs_payer", runs.c.cluster, func.coalesce(runs.c.payer, runs.c.tenant), runs.c.meter)
 
 budget_entries = Table(
     "budget_entries",
@@ -251,21 +247,24 @@ budget_entries = Table(
     Column("cluster", Text, nullable=False),
     Column("tenant", Text, nullable=False),
     Column("kind", Text, nullable=False),
-    Column("amount_millislice_s", BigInteger, nullable=False),
+    Column("amount", BigInteger, nullable=False),
     Column("period_start_s", BigInteger),
     Column("author", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("key", Text),
+    Column("meter", Text, nullable=False),
+    CheckConstraint("meter <> ''", name="meter_named"),
     CheckConstraint("tenant <> ''", name="tenant_named"),
     CheckConstraint("key <> ''", name="key_named"),
     CheckConstraint("kind IN ('roll', 'grant', 'adjust')", name="kind_known"),
     CheckConstraint("(kind = 'roll') = (period_start_s IS NOT NULL)", name="period_of_roll"),
-    CheckConstraint("kind = 'roll' OR amount_millislice_s <> 0", name="amount_not_zero"),
+    CheckConstraint("kind = 'roll' OR amount <> 0", name="amount_not_zero"),
     Index(
         "uq_budget_entries_roll",
         "cluster",
         "tenant",
+        "meter",
         "period_start_s",
         unique=True,
         postgresql_where=text("kind = 'roll'"),
@@ -290,7 +289,7 @@ transfers = Table(
     Column("kind", Text, nullable=False),
     Column("debit_account_id", BigInteger, nullable=False),
     Column("credit_account_id", BigInteger, nullable=False),
-    Column("amount_millislice_s", BigInteger, nullable=False),
+    Column("amount", BigInteger, nullable=False),
     Column("until_s", BigInteger),
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("budget_entry_id", BigInteger, ForeignKey(budget_entries.c.id)),
@@ -301,7 +300,8 @@ transfers = Table(
         unique=True,
         postgresql_where=text("budget_entry_id IS NOT NULL"),
     ),
-    comment="Each moves an amount between two accounts, of a run or a budget; append-only.",
+    comment="Each moves an amount between two accounts of one meter, of a run or a budget;"
+    " append-only.",
 )
 
 seals = Table(
@@ -335,10 +335,10 @@ open_reservations = Table(
     "open_reservations",
     metadata,
     Column("run_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("reserved_millislice_s", BigInteger, nullable=False),
-    Column("posted_millislice_s", BigInteger, nullable=False, server_default="0"),
-    CheckConstraint("reserved_millislice_s > 0", name="never_overdrawn"),
-    CheckConstraint("posted_millislice_s >= 0", name="never_reversed_beyond"),
+    Column("reserved", BigInteger, nullable=False),
+    Column("posted", BigInteger, nullable=False, server_default="0"),
+    CheckConstraint("reserved > 0", name="never_overdrawn"),
+    CheckConstraint("posted >= 0", name="never_reversed_beyond"),
     comment="What is reserved and not settled, and posted so far; kept by a trigger on transfers.",
 )
 

@@ -12,6 +12,7 @@ from stand_ins.memory_ledger import CrashError, CrashingStore, MemoryStore, Stor
 from builders.jobs import a_running_job
 from builders.tenants import tenant
 from slicewise.cluster.language.jobs import JobState, JobView, RunRecord
+from slicewise.cluster.language.meters import Meter
 from slicewise.cluster.language.periods import Period, next_start_s, period_start_s
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.slurm_plugin.quota_cycle.rollover import roll_over_budgets
@@ -34,8 +35,11 @@ from slicewise.slurm_plugin.rules.accounting.types import (
     BudgetEntry,
     Charge,
     Reservation,
+    Run,
     RunKey,
     StatementRow,
+    Transfer,
+    TransferKind,
 )
 from slicewise.slurm_plugin.rules.quota.tenants import payers
 from slicewise.slurm_plugin.rules.quota.types import Budget
@@ -46,6 +50,8 @@ START_S = 1_600_000_000
 """A time long ago: a history goes on for years, and accounting must not cover future seconds."""
 ZONE = "Europe/Berlin"
 TENANTS = ("tenant0", "tenant1", "lone")
+TOKENS = Meter("tokens", "tokens", 1)
+"""A second meter, whose amounts are no slices."""
 
 
 @dataclass
@@ -121,6 +127,22 @@ def run_record(run: SimulatedRun, now_s: int) -> RunRecord:
     )
 
 
+@dataclass
+class Lease:
+    """Tokens that were set aside at once and are used bit by bit, and its transfers' number."""
+
+    run: Run
+    reserved: int = 0
+    used: int = 0
+    steps: int = 0
+
+    def follow(self, steps: Sequence[tuple[TransferKind, int]]) -> None:
+        for kind, amount in steps:
+            self.reserved += amount if kind is TransferKind.RESERVE else -amount
+            self.used += amount if kind is TransferKind.POST else 0
+        self.steps += len(steps)
+
+
 _LIMITS = st.none() | st.integers(1, 7200)
 _GRES = st.sampled_from(
     ({"1g.10gb": 1}, {"1g.20gb": 3}, {"3g.40gb": 1}, {"1g.10gb": 2, "3g.40gb": 1}, {})
@@ -167,6 +189,8 @@ class World(RuleBasedStateMachine):
         self.decided: list[tuple[Charge, ...]] = []
         self.looked: tuple[int, tuple[JobView, ...]] = (START_S, ())
         self.gone: Mapping[RunKey, LostRun] = {}
+        self.leases: dict[RunKey, Lease] = {}
+        self.granted_tokens: dict[str, int] = {}
 
     def _give(self, tenant: str, budget: Budget | None) -> None:
         self.policy[tenant] = replace(self.policy[tenant], budget=budget)
@@ -307,6 +331,45 @@ class World(RuleBasedStateMachine):
             assert self.store.budgets.enter(entry, None)
             self._follow(entry)
 
+    @rule(tenant=st.sampled_from(("group", *TENANTS)), amount=st.integers(-(10**7), 10**7))
+    def grant_tokens(self, tenant: str, amount: int) -> None:
+        entry = BudgetEntry(tenant, "grant", amount, None, "olga", "", meter=TOKENS.name)
+        if amount:
+            had = unspent(self.store.budgets.balances(TOKENS.name).get(tenant))
+            assert not self.store.budgets.enter(entry, had + 1)
+            assert self.store.budgets.enter(entry, had)
+            self.granted_tokens[tenant] = self.granted_tokens.get(tenant, 0) + amount
+
+    @rule(job_id=_JOBS, payer=st.sampled_from(TENANTS), tokens=st.integers(1, 10**9))
+    def lease_tokens(self, job_id: int, payer: str, tokens: int) -> None:
+        """The number and start may well be those of a job's run."""
+        key = RunKey(self.cluster, job_id, self.now_s, TOKENS.name)
+        tenant = TENANTS[job_id % len(TENANTS)]
+        run = Run(key, tenant, "alice", "chat", {}, Millislices(0), payer)
+        lease = self.leases.setdefault(key, Lease(run))
+        if not lease.steps:
+            self._move(lease, (TransferKind.RESERVE, tokens))
+
+    @rule(which=st.integers(0, 100), used=st.integers(0, 10**9), over=st.booleans())
+    def use_tokens(self, which: int, used: int, over: bool) -> None:
+        open_leases = [lease for lease in self.leases.values() if lease.reserved]
+        if not open_leases:
+            return
+        lease = open_leases[which % len(open_leases)]
+        used = min(used, lease.reserved)
+        rest = lease.reserved - used if over else 0
+        steps = ((TransferKind.POST, used), (TransferKind.VOID, rest))
+        self._move(lease, *((kind, amount) for kind, amount in steps if amount))
+
+    def _move(self, lease: "Lease", *steps: tuple[TransferKind, int]) -> None:
+        moved = tuple(Transfer(kind, amount, self.now_s) for kind, amount in steps)
+        if moved:
+            charges = (Charge(lease.run, lease.steps, moved),)
+            self.decided.append(charges)
+            assert self.store.charges.post(charges) == {lease.run.key}
+            assert self.store.charges.post(charges) == frozenset()
+            lease.follow(steps)
+
     @rule()
     def all_is_well(self) -> None:
         self.look_at_jobs()
@@ -359,7 +422,7 @@ class World(RuleBasedStateMachine):
         )
 
     def _follow(self, entry: BudgetEntry) -> None:
-        granted = self.granted.get(entry.tenant, 0) + entry.amount_millislice_s
+        granted = self.granted.get(entry.tenant, 0) + entry.amount
         self.granted[entry.tenant] = granted
 
     def _unspent(self, tenant: str) -> int:
@@ -404,12 +467,35 @@ class World(RuleBasedStateMachine):
     @invariant()
     def balanced(self) -> None:
         verified = self.store.audit.verify()
-        assert (verified.imbalance_millislice_s, verified.faults) == (0, ())
+        assert (verified.imbalance, verified.faults) == (0, ())
         rows = self.store.audit.statement(None, 0, self.now_s).rows
         held = self.store.charges.open_reservations()
         for name, balance in self.store.budgets.balances().items():
             assert balance == _balance_of(name, self.granted.get(name, 0), rows, held)
         assert all(one.reserved_millislice_s > 0 <= one.posted_millislice_s for one in held)
+
+    @invariant()
+    def tokens_are_balanced(self) -> None:
+        leases = self.leases.values()
+        names = {name for lease in leases for name in (lease.run.tenant, lease.run.payer)}
+        balances = self.store.budgets.balances(TOKENS.name)
+        assert balances.keys() == names | self.granted_tokens.keys()
+        for name, balance in balances.items():
+            paid = [lease for lease in leases if lease.run.payer == name]
+            granted = self.granted_tokens.get(name, 0)
+            reserved = sum(lease.reserved for lease in paid)
+            assert balance == Balance(
+                name,
+                granted,
+                granted - reserved - sum(lease.used for lease in paid),
+                reserved,
+                sum(lease.used for lease in leases if lease.run.tenant == name),
+                0,
+            )
+        lines = self.store.audit.meter_lines(TOKENS.name, 0, self.now_s + 1)
+        assert sum(line.used for line in lines) == sum(lease.used for lease in leases)
+        assert sum(line.reserved for line in lines) == sum(lease.reserved for lease in leases)
+        assert sum(line.runs for line in lines) == len(self.leases)
 
     def teardown(self) -> None:
         """End all runs and let accounting catch up: use is then exact, and stays exact."""
@@ -431,7 +517,7 @@ class World(RuleBasedStateMachine):
 
     def _check_exact(self) -> None:
         assert self.store.charges.open_reservations() == ()
-        assert self.store.audit.verify().imbalance_millislice_s == 0
+        assert self.store.audit.verify().imbalance == 0
         rows = {row.run.key: row for row in self.store.audit.statement(None, 0, self.now_s).rows}
         runs = {
             RunKey(self.cluster, run.job_id, run.start_s): run for run in self.runs if run.charged
@@ -462,11 +548,11 @@ def _balance_of(
     waived = sum(row.waived_millislice_s for row in settled)
     return Balance(
         tenant,
-        granted_millislice_s=MillisliceSeconds(granted),
-        available_millislice_s=MillisliceSeconds(granted - taken),
-        reserved_millislice_s=MillisliceSeconds(reserved),
-        used_millislice_s=MillisliceSeconds(used + posted),
-        waived_millislice_s=MillisliceSeconds(waived),
+        granted=granted,
+        available=granted - taken,
+        reserved=reserved,
+        used=used + posted,
+        waived=waived,
     )
 
 

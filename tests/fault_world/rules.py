@@ -204,5 +204,5 @@ def at_the_end(world: "World") -> list[str]:
     verified = world.ledger.verify()
     return [
         *(f"{key} is booked and never ran" for key in world.ledger.booked.keys() - runs),
-        *([f"the books are off by {off}"] if (off := verified.imbalance_millislice_s) else []),
+        *([f"the books are off by {off}"] if (off := verified.imbalance) else []),
     ]

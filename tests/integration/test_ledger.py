@@ -19,6 +19,7 @@ from installed_wheel import built, installed
 from lock_files import pins
 
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.cluster.rpc.read_messages import GenerationRecord
@@ -96,8 +97,8 @@ def an_adjustment(amount: int, tenant: str = "vision") -> BudgetEntry:
 
 def is_balanced(ledger: Ledger) -> bool:
     verified = ledger.audit.verify()
-    assert (verified.imbalance_millislice_s == 0) == (verified.faults == ())
-    return verified.imbalance_millislice_s == 0
+    assert (verified.imbalance == 0) == (verified.faults == ())
+    return verified.imbalance == 0
 
 
 def test_every_history_in_memory_is_one_in_postgresql(ledger: Ledger, database: str):
@@ -343,7 +344,7 @@ def test_of_two_rolls_at_once_one_is_booked(ledger: Ledger):
     with ThreadPoolExecutor(4) as pool:
         booked = list(pool.map(lambda _: ledger.budgets.enter(a_roll(500, 1000), None), range(8)))
     assert sorted(booked) == [False] * 7 + [True]
-    assert ledger.budgets.balances()["vision"].available_millislice_s == 500
+    assert ledger.budgets.balances()["vision"].available == 500
 
 
 @pytest.mark.promise("An export of the ledger has every transfer in order.")
@@ -356,7 +357,7 @@ def test_an_export_has_every_transfer_in_order(ledger: Ledger):
     until_id = ledger.audit.newest_sealed_id()
     rows = ledger.audit.export(0, 0, until_id, 10)
     assert rows[-1]["id"] == until_id
-    columns = ("tenant", "payer", "task", "kind", "debit", "credit", "amount_millislice_s")
+    columns = ("tenant", "payer", "task", "kind", "debit", "credit", "amount")
     assert [tuple(row[column] for column in columns) for row in rows] == [
         ("vision", "science", "1", "reserve", "available", "reserved", 60_000),
         ("science", "science", None, "revoke", "available", "granted", 5),
@@ -364,7 +365,7 @@ def test_an_export_has_every_transfer_in_order(ledger: Ledger):
         ("vision", "science", "1", "void", "reserved", "available", 50_000),
     ]
     assert [row["until_s"] for row in rows] == [160, None, 110, 110]
-    assert {row["cluster"] for row in rows} == {"testing"}
+    assert {(row["cluster"], row["meter"]) for row in rows} == {("testing", SLICES.name)}
     assert ledger.audit.export(2**40, 0, until_id, 10) == ()
     first = ledger.audit.export(0, 0, until_id, 3)
     assert (*first, *ledger.audit.export(0, int(str(first[-1]["id"])), until_id, 3)) == rows
@@ -448,7 +449,7 @@ def test_all_of_a_transaction_or_nothing(ledger: Ledger):
         (step(GRANT, 5, 100),),
         (step(RESERVE, 5, 165),),
     ],
-    ids=lambda steps: " ".join(f"{one.kind}-{one.amount_millislice_s}" for one in steps),
+    ids=lambda steps: " ".join(f"{one.kind}-{one.amount}" for one in steps),
 )
 def test_each_step_of_a_charge_must_be_possible_in_its_turn(
     ledger: Ledger, steps: tuple[Transfer, ...]
@@ -490,7 +491,7 @@ def test_an_entry_of_one_key_is_booked_once_however_often_it_is_asked_for(
     (found,) = ledger.budgets.entries(None, 0)
     assert replace(found, at_s=None) == entry
     assert ledger.budgets.balances() == {"vision": a_balance("vision", granted=5, available=5)}
-    for other in (replace(entry, tenant="nlp"), replace(entry, amount_millislice_s=6)):
+    for other in (replace(entry, tenant="nlp"), replace(entry, amount=6)):
         with pytest.raises(InvalidInputError, match="SW-BUDGET-KEY"):
             ledger.budgets.enter(other, None)
     with Ledger(database, "another") as another:
@@ -513,7 +514,7 @@ def test_sums_beyond_what_a_balance_holds_are_refused(ledger: Ledger):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"tenant": ""}, {"amount_millislice_s": 0}, {"kind": "gift"}, {"period_start_s": 5}],
+    [{"tenant": ""}, {"amount": 0}, {"kind": "gift"}, {"period_start_s": 5}],
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_a_bad_budget_entry_writes_nothing(ledger: Ledger, wrong: Mapping[str, object]):
@@ -561,7 +562,7 @@ def test_entries_can_not_be_altered(ledger: Ledger, database: str, table: str):
 
 _INSERT = """
 INSERT INTO slicewise.transfers
-    (run_id, number, kind, debit_account_id, credit_account_id, amount_millislice_s, until_s)
+    (run_id, number, kind, debit_account_id, credit_account_id, amount, until_s)
 SELECT r.id, {number}, '{kind}', d.id, c.id, {amount}, 1
   FROM slicewise.runs r, slicewise.accounts d, slicewise.accounts c
  WHERE r.task = '{task}' AND d.tenant || ' ' || d.kind = '{debit}'
@@ -576,7 +577,7 @@ def by_hand(kind: str, debit: str, credit: str, **other: object) -> str:
 
 _INSERT_OF_ENTRY = """
 INSERT INTO slicewise.transfers
-    (budget_entry_id, kind, debit_account_id, credit_account_id, amount_millislice_s)
+    (budget_entry_id, kind, debit_account_id, credit_account_id, amount)
 SELECT b.id, '{kind}', d.id, c.id, 5000
   FROM slicewise.budget_entries b, slicewise.accounts d, slicewise.accounts c
  WHERE b.kind = '{entry}' AND (d.kind, d.tenant) = ('{debit}', 'science')
@@ -704,9 +705,9 @@ WRONG = [
     by_hand("post", "science reserved", "vision used", amount=40_001),
     by_hand("post", "science reserved", "vision used", task="2"),
     "INSERT INTO slicewise.open_reservations SELECT id, 0 FROM slicewise.runs",
-    "UPDATE slicewise.open_reservations SET reserved_millislice_s = 0",
-    "UPDATE slicewise.open_reservations SET posted_millislice_s = -1",
-    "UPDATE slicewise.balances SET debits_millislice_s = -1",
+    "UPDATE slicewise.open_reservations SET reserved = 0",
+    "UPDATE slicewise.open_reservations SET posted = -1",
+    "UPDATE slicewise.balances SET debits = -1",
     of_entry("adjust", "grant", "granted", "available"),
     of_entry("roll", "grant", "granted", "available"),
     of_entry("roll", "revoke", "available", "granted"),
@@ -733,21 +734,21 @@ def test_a_budget_entry_by_hand_brings_its_transfer(ledger: Ledger, database: st
     execute(
         database,
         "INSERT INTO slicewise.budget_entries"
-        " (cluster, tenant, kind, amount_millislice_s, author, reason)"
-        " VALUES ('testing', 'vision', 'grant', 7, 'olga', '')",
+        " (cluster, tenant, meter, kind, amount, author, reason)"
+        " VALUES ('testing', 'vision', 'slice-seconds', 'grant', 7, 'olga', '')",
     )
     assert ledger.budgets.balances() == {"vision": a_balance("vision", granted=7, available=7)}
     assert is_balanced(ledger)
 
 
 _SHIFT = """
-    UPDATE balances b SET debits_millislice_s = b.debits_millislice_s {sign} m.amount
+    UPDATE balances b SET debits = b.debits {sign} m.amount
       FROM moved m WHERE b.account_id = m.debit_account_id;
-    UPDATE balances b SET credits_millislice_s = b.credits_millislice_s {sign} m.amount
+    UPDATE balances b SET credits = b.credits {sign} m.amount
       FROM moved m WHERE b.account_id = m.credit_account_id;
 """
 _MOVED = """CREATE TEMP TABLE moved AS
-    SELECT debit_account_id, credit_account_id, sum(amount_millislice_s) AS amount
+    SELECT debit_account_id, credit_account_id, sum(amount) AS amount
       FROM transfers WHERE {which} GROUP BY 1, 2;"""
 _OF_RUN = "run_id = (SELECT id FROM runs WHERE task = '{task}')"
 _DELETE = "DELETE FROM transfers WHERE {which};"
@@ -772,22 +773,25 @@ def of_run(task: int) -> str:
 
 
 TAMPERINGS = [
-    "UPDATE open_reservations SET reserved_millislice_s = reserved_millislice_s + 7",
-    "UPDATE open_reservations SET posted_millislice_s = posted_millislice_s + 7",
+    "UPDATE open_reservations SET reserved = reserved + 7",
+    "UPDATE open_reservations SET posted = posted + 7",
     "DELETE FROM open_reservations WHERE run_id = (SELECT min(id) FROM runs)",
     "INSERT INTO open_reservations SELECT id, 1 FROM runs WHERE task = '2'",
-    "UPDATE balances SET debits_millislice_s = debits_millislice_s + 1",
-    """UPDATE balances SET credits_millislice_s = debits_millislice_s,
-                           debits_millislice_s = credits_millislice_s""",
-    "DELETE FROM balances WHERE debits_millislice_s > 0",
-    "UPDATE transfers SET amount_millislice_s = amount_millislice_s + 1 WHERE number = 1",
+    "UPDATE balances SET debits = debits + 1",
+    "UPDATE balances SET credits = debits, debits = credits",
+    "DELETE FROM balances WHERE debits > 0",
+    "UPDATE transfers SET amount = amount + 1 WHERE number = 1",
     "UPDATE transfers SET kind = 'void' WHERE kind = 'post'",
     "DELETE FROM transfers WHERE kind = 'void'",
     "DELETE FROM transfers WHERE kind = 'grant'",
     """UPDATE transfers SET credit_account_id = (
            SELECT id FROM accounts WHERE tenant = 'nlp' AND kind = 'reserved'
        ) WHERE kind = 'reserve'""",
-    "UPDATE budget_entries SET amount_millislice_s = 6",
+    "UPDATE budget_entries SET amount = 6",
+    "UPDATE accounts SET meter = 'tokens' WHERE kind = 'used'",
+    "UPDATE accounts SET meter = 'tokens' WHERE kind = 'granted'",
+    "UPDATE budget_entries SET meter = 'tokens'",
+    "UPDATE runs SET meter = 'tokens', cost_millislices = 0 WHERE task = '2'",
     "UPDATE budget_entries SET tenant = 'nlp'",
     "UPDATE runs SET payer = 'nlp' WHERE task = '1'",
     "UPDATE runs SET tenant = 'nlp' WHERE task = '1'",
@@ -804,12 +808,11 @@ TAMPERINGS_REPLAYED = [
     "UPDATE transfers SET until_s = until_s + 1 WHERE number = 3",
     altered(
         f"{of_run(2)} AND kind IN ('reserve', 'post')",
-        "amount_millislice_s = amount_millislice_s - 1000",
+        "amount = amount - 1000",
     ),
     altered(
         f"{of_run(2)} AND kind IN ('post', 'void')",
-        "amount_millislice_s = amount_millislice_s"
-        " + CASE kind WHEN 'post' THEN -1000 ELSE 1000 END",
+        "amount = amount + CASE kind WHEN 'post' THEN -1000 ELSE 1000 END",
     ),
     "UPDATE transfers SET number = number + 5 WHERE number > 1",
     gone(of_run(2)),
@@ -829,8 +832,8 @@ TAMPERINGS_REPLAYED = [
     gone("budget_entry_id IS NOT NULL", "DELETE FROM budget_entries"),
     altered(
         "kind = 'grant'",
-        "amount_millislice_s = 9",
-        "UPDATE budget_entries SET amount_millislice_s = 9",
+        "amount = 9",
+        "UPDATE budget_entries SET amount = 9",
     ),
     "UPDATE budget_entries SET author = 'mallory'",
     "UPDATE budget_entries SET reason = 'as agreed'",
@@ -1046,14 +1049,15 @@ def test_verify_counts_what_it_compared(ledger: Ledger):
 
 INSERTED = """
 INSERT INTO slicewise.runs
-       (cluster, job_id, start_s, tenant, user_name, task, gres, cost_millislices)
-VALUES ('testing', {task}, 100, 'vision', 'alice', '{task}', '{{"1g.10gb": 1}}', 1000)
+       (cluster, meter, job_id, start_s, tenant, user_name, task, gres, cost_millislices)
+VALUES ('testing', 'slice-seconds', {task}, 100, 'vision', 'alice', '{task}', '{{"1g.10gb": 1}}',
+        1000)
     ON CONFLICT DO NOTHING;
-INSERT INTO slicewise.accounts (cluster, tenant, kind)
-VALUES ('testing', 'vision', 'available'), ('testing', 'vision', 'reserved'),
-       ('testing', 'vision', 'used') ON CONFLICT DO NOTHING;
+INSERT INTO slicewise.accounts (cluster, tenant, meter, kind)
+SELECT 'testing', 'vision', 'slice-seconds', kind
+  FROM unnest(ARRAY['available', 'reserved', 'used']) AS kind ON CONFLICT DO NOTHING;
 INSERT INTO slicewise.transfers
-    (run_id, number, kind, debit_account_id, credit_account_id, amount_millislice_s, until_s)
+    (run_id, number, kind, debit_account_id, credit_account_id, amount, until_s)
 SELECT r.id, {number}, '{kind}', d.id, c.id, {amount}, {until_s}
   FROM slicewise.runs r, slicewise.accounts d, slicewise.accounts c
  WHERE r.task = '{task}' AND d.kind = '{debit}' AND c.kind = '{credit}'
@@ -1064,7 +1068,7 @@ def insert(database: str, task: int, charges: Sequence[Transfer], after: int = 0
     """As who goes around the function that books: the trigger on transfers does its work."""
     for number, one in enumerate(charges, start=after + 1):
         debit, credit = DEBIT_CREDIT[one.kind]
-        values = {"kind": one.kind, "amount": one.amount_millislice_s, "until_s": one.until_s}
+        values = {"kind": one.kind, "amount": one.amount, "until_s": one.until_s}
         accounts = {"debit": debit, "credit": credit}
         execute(database, INSERTED.format(task=task, number=number, **values, **accounts))
 

@@ -125,12 +125,7 @@ def test_no_request_is_lost_from_zero_to_the_quota_and_back(line: Line) -> None:
     assert line.billing() <= NOMINAL * 1000
     until_is(line.replicas, (0, 0))
     until_is(line.billing, 0)
-    assert (
-        json.loads(line.slicewise("root", "ledger", "verify", "--json")[1])[
-            "imbalance_millislice_s"
-        ]
-        == 0
-    )
+    assert json.loads(line.slicewise("root", "ledger", "verify", "--json")[1])["imbalance"] == 0
 
 
 @pytest.mark.promise("Slurm enforces the quotas also while every process of Slicewise is dead.")

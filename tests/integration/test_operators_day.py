@@ -398,13 +398,13 @@ def test_from_an_account_to_a_statement_that_adds_up(served: tuple[Operator, str
     assert own["used_millislice_s"] == run["used_millislice_s"]
     (budget,) = operator.read("budget", "show", above)
     assert budget["used_millislice_s"] == run["used_millislice_s"]
-    assert operator.read("ledger", "verify")["imbalance_millislice_s"] == 0
+    assert operator.read("ledger", "verify")["imbalance"] == 0
 
     # Every figure comes out again.
     rows = list(csv.DictReader(io.StringIO(operator.said("ledger", "export"))))
     own_rows = [row for row in rows if above in {row["tenant"], row["payer"]}]
     posted = [row for row in own_rows if row["kind"] == "post"]
-    assert sum(int(row["amount_millislice_s"]) for row in posted) == run["used_millislice_s"]
+    assert sum(int(row["amount"]) for row in posted) == run["used_millislice_s"]
     assert {row["kind"] for row in own_rows} == {"grant", "reserve", "post", "void"}
     (line,) = csv.DictReader(
         io.StringIO(operator.said("ledger", "statement", below, "--journal", "--csv"))

@@ -163,7 +163,7 @@ def test_several_change_together_or_not_at_all(ledger: Ledger, database: str):
     assert ledger.tenants.change_id() == changes[-1].change_id
     assert ledger.tenants.policy()["lab"].quota.nominal_millislices == 5000
     assert (ledger.loans.outstanding(), asked) == ((), [("nlp", budget)])
-    assert ledger.budgets.balances()["nlp"].available_millislice_s == 7
+    assert ledger.budgets.balances()["nlp"].available == 7
 
 
 def test_each_decides_on_the_policy_that_the_one_before_left(ledger: Ledger):
@@ -760,8 +760,8 @@ def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
     assert len(own.charges.post([end])) == 1
     assert own.charges.seal() == 3
     assert own.budgets.enter(a_grant(), None)
-    assert own.budgets.balances()["vision"].used_millislice_s == 20_000
-    assert own.audit.verify().imbalance_millislice_s == 0
+    assert own.budgets.balances()["vision"].used == 20_000
+    assert own.audit.verify().imbalance == 0
     assert len(own.audit.statement(None, 0, 1000).rows) == 1
     assert len(own.audit.export(0, 0, own.audit.newest_sealed_id(), 10)) == 3
     all_tables_refuse(
@@ -785,7 +785,7 @@ def test_an_operators_role_sets_policy_and_budgets_and_charges_nothing(
     own.tenants.change(nominal("vision", 400), "olga", "cuts the loan")
     assert own.budgets.enter(a_grant(), None)
     says_that_it_does_the_trigger_s_work(database, role)
-    assert own.budgets.balances()["vision"].granted_millislice_s == 1000
+    assert own.budgets.balances()["vision"].granted == 1000
     assert own.audit.verify().faults == ()
     assert refused(lambda: own.charges.post([settled(1)[0]]))
     assert refused(own.charges.seal)
@@ -816,7 +816,7 @@ def test_a_readers_role_only_reads(database: str, role: str, own: Ledger):
     schema_revisions.grant(database, role, "daemon")
     schema_revisions.grant(database, role, "reader")
     assert (own.tenants.policy(), own.loans.outstanding(), own.limits.known()) == ({}, (), {})
-    assert own.audit.verify().imbalance_millislice_s == 0
+    assert own.audit.verify().imbalance == 0
     assert refused(lambda: own.tenants.change(nominal("vision", 1), "olga", ""))
     assert refused(lambda: own.charges.post([settled(1)[0]]))
     assert refused(lambda: own.budgets.enter(a_grant(), None))

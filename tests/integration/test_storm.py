@@ -201,7 +201,7 @@ def test_after_a_storm_the_ledger_is_what_accounting_says(storm: Storm):
     expected = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "REQUEUED", "NODE_FAIL"}
     assert expected <= states_of(storm).keys()
     verify = storm.sandbox.run("root", ("slicewise", "ledger", "verify", "--json"))
-    assert json.loads(verify.stdout)["imbalance_millislice_s"] == 0
+    assert json.loads(verify.stdout)["imbalance"] == 0
 
 
 def states_of(storm: Storm) -> Mapping[str, int]:

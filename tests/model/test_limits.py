@@ -99,7 +99,7 @@ def test_limits_hold_and_every_run_is_charged_as_accounting_has_it(site: DaemonO
     assert len(accounted) == 5 + 3 + 1
     assert [job_id for job_id, _ in charged].count(requeued) == 2
     assert {row.run.task for row in site.statement("lab")} >= {f"{array}_{i}" for i in range(5)}
-    assert site.ledger.verify().imbalance_millislice_s == 0
+    assert site.ledger.verify().imbalance == 0
 
 
 def test_limit_and_guarantee_bind_and_the_lender_goes_first(site: DaemonOnModel) -> None:

@@ -123,6 +123,6 @@ def test_a_run_is_charged_for_all_of_it(shape: ReplicaShape, seconds: int) -> No
     tariff = Tariff("testing", frozenset({PARTITION}), COSTS, {}, "tenant")
     run.end_s = run.visible_s = START_S + seconds
     (charged,) = charge(tariff, [], [run_record(run, run.end_s)], (), {}).charges
-    posted = [t.amount_millislice_s for t in charged.transfers if t.kind is TransferKind.POST]
+    posted = [t.amount for t in charged.transfers if t.kind is TransferKind.POST]
     assert sum(posted) == shape.cost_millislices(COSTS) * seconds
     assert job_view(run).gpus == {KIND: shape.request.count}

@@ -53,7 +53,7 @@ def test_whatever_dies_on_the_way_all_is_booked_once_and_slurm_has_it(
     assert changed(story.run()) == {}
     assert used(story) == allotted(story)
     assert rolled(story) in ([MIDNIGHT_S], [MIDNIGHT_S - 86_400, MIDNIGHT_S])
-    assert story.ledger.budgets.balances()["nlp"].granted_millislice_s >= AMOUNT
+    assert story.ledger.budgets.balances()["nlp"].granted >= AMOUNT
     limits = {name: story.world.held_at_most(name) for name in ("nlp", "vision")}
     assert limits == {"nlp": 3000, "vision": 7000}
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from builders.ledger_parts import LedgerParts
 
+from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.units import MillisliceSeconds
 from slicewise.cluster.rpc.read_messages import GenerationRecord
 from slicewise.slurm_plugin.rules.accounting.budgets import unspent
@@ -19,6 +20,7 @@ from slicewise.slurm_plugin.rules.accounting.types import (
     Balance,
     BudgetEntry,
     Charge,
+    MeterLine,
     Reservation,
     Run,
     RunKey,
@@ -73,8 +75,11 @@ class MemoryStore(LedgerParts):
         return self.booked[key].transfers if key in self.booked else ()
 
     def open_reservations(self) -> tuple[Reservation, ...]:
-        charges = (one for _, one in sorted(self.booked.items()))
+        charges = (one for _, one in sorted(self._of(SLICES.name).items()))
         return tuple(_reservation(one) for one in charges if _is_open(one))
+
+    def _of(self, meter: str) -> Mapping[RunKey, Charge]:
+        return {key: one for key, one in self.booked.items() if key.meter == meter}
 
     def lost_runs(self, monotonic_s: float) -> Mapping[RunKey, LostRun]:
         return {
@@ -92,36 +97,37 @@ class MemoryStore(LedgerParts):
     def set_accounted_until_s(self, second: int) -> None:
         self.watermark_s = max(self.watermark_s, second)
 
-    def balances(self) -> Mapping[str, Balance]:
-        names = {entry.tenant for entry in self.entered}
-        for one in self.booked.values():
+    def balances(self, meter: str = SLICES.name) -> Mapping[str, Balance]:
+        names = {entry.tenant for entry in self.entered if entry.meter == meter}
+        for one in self._of(meter).values():
             names |= {one.run.tenant, one.run.payer}
-        return {name: self._balance(name) for name in sorted(names)}
+        return {name: self._balance(name, meter) for name in sorted(names)}
 
-    def _balance(self, tenant: str) -> Balance:
-        granted = sum(one.amount_millislice_s for one in self.entered if one.tenant == tenant)
+    def _balance(self, tenant: str, meter: str) -> Balance:
+        entered = [one for one in self.entered if (one.tenant, one.meter) == (tenant, meter)]
+        granted = sum(one.amount for one in entered)
         sums = {
             account: sum(
                 balance(one.transfers, account)
-                for one in self.booked.values()
+                for one in self._of(meter).values()
                 if tenant == (one.run.payer if account in PAYERS else one.run.tenant)
             )
             for account in Account
         }
         return Balance(
             tenant,
-            granted_millislice_s=MillisliceSeconds(granted),
-            available_millislice_s=MillisliceSeconds(granted + sums[Account.AVAILABLE]),
-            reserved_millislice_s=MillisliceSeconds(sums[Account.RESERVED]),
-            used_millislice_s=MillisliceSeconds(sums[Account.USED]),
-            waived_millislice_s=MillisliceSeconds(sums[Account.WAIVED]),
+            granted=granted,
+            available=granted + sums[Account.AVAILABLE],
+            reserved=sums[Account.RESERVED],
+            used=sums[Account.USED],
+            waived=sums[Account.WAIVED],
         )
 
-    def rollovers(self) -> Mapping[str, int]:
+    def rollovers(self, meter: str = SLICES.name) -> Mapping[str, int]:
         return {
             one.tenant: one.period_start_s
             for one in self.entered
-            if one.kind == "roll" and one.period_start_s is not None
+            if (one.kind, one.meter) == ("roll", meter) and one.period_start_s is not None
         }
 
     def renewed(self) -> Mapping[str, int]:
@@ -133,9 +139,10 @@ class MemoryStore(LedgerParts):
         unspent_millislice_s: int | None,
         change_id: int | None = None,
     ) -> bool:
-        now = unspent(self._balance(entry.tenant))
+        now = unspent(self._balance(entry.tenant, entry.meter))
         rolled = any(
-            one.tenant == entry.tenant and one.period_start_s == entry.period_start_s
+            (one.tenant, one.meter, one.period_start_s)
+            == (entry.tenant, entry.meter, entry.period_start_s)
             for one in self.entered
             if entry.kind == one.kind == "roll"
         )
@@ -148,7 +155,9 @@ class MemoryStore(LedgerParts):
         return True
 
     def statement(self, tenant: str | None, since_s: int, now_s: int) -> Statement:
-        charges = sorted(self.booked.values(), key=lambda one: (one.run.tenant, one.run.key))
+        charges = sorted(
+            self._of(SLICES.name).values(), key=lambda one: (one.run.tenant, one.run.key)
+        )
         rows = tuple(
             self._shown(one, now_s)
             for one in charges
@@ -189,7 +198,20 @@ class MemoryStore(LedgerParts):
         return tuple(row for row in wanted if after is None or place(row) > after)[:rows]
 
     def charged_tenants(self) -> frozenset[str]:
-        return frozenset(one.run.tenant for one in self.booked.values())
+        return frozenset(one.run.tenant for one in self._of(SLICES.name).values())
+
+    def meter_lines(self, meter: str, since_s: int, until_s: int) -> tuple[MeterLine, ...]:
+        lines: dict[tuple[str, str, str, str], list[int]] = {}
+        for one in self._of(meter).values():
+            within = [move for move in one.transfers if since_s <= move.until_s < until_s]
+            if within:
+                run = one.run
+                sums = lines.setdefault((run.tenant, run.payer, run.user, run.task), [0] * 4)
+                sums[0] += 1
+                sums[1] += balance(within, Account.USED)
+                sums[2] += balance(within, Account.WAIVED)
+                sums[3] += balance(one.transfers, Account.RESERVED)
+        return tuple(MeterLine(*of, *sums) for of, sums in sorted(lines.items()))
 
     def verify(self) -> Verification:
         off = sum(
@@ -205,7 +227,7 @@ def balance(transfers: Sequence[Transfer], account: Account) -> MillisliceSecond
     total = 0
     for transfer in transfers:
         debit, credit = DEBIT_CREDIT[transfer.kind]
-        total += transfer.amount_millislice_s * ((account == credit) - (account == debit))
+        total += transfer.amount * ((account == credit) - (account == debit))
     return MillisliceSeconds(total)
 
 

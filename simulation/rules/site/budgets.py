@@ -108,8 +108,8 @@ class SiteBudgets:
         moved: Counter[Account] = Counter()
         for transfer in due_charge.transfers:
             debit, credit = DEBIT_CREDIT[transfer.kind]
-            moved[debit] -= transfer.amount_millislice_s
-            moved[credit] += transfer.amount_millislice_s
+            moved[debit] -= transfer.amount
+            moved[credit] += transfer.amount
         for account, amount in moved.items():
             owner = run.payer if account in PAYERS else run.tenant
             self._sums[owner, account] += amount
@@ -144,7 +144,7 @@ class SiteBudgets:
             used_since_millislice_s=used,
             reason="",
         )
-        self._grant(name, entry.amount_millislice_s)
+        self._grant(name, entry.amount)
         self.rollovers[name] = start_s
 
     def _grant(self, name: str, amount: int) -> None:
@@ -153,7 +153,7 @@ class SiteBudgets:
 
     def _balance(self, name: str) -> Balance:
         granted, *others = (self._sums[name, account] for account in _SHOWN)
-        return Balance(name, *map(MillisliceSeconds, (-granted, *others)))
+        return Balance(name, -granted, *others)
 
     def _key(self, job_id: int, start_s: int) -> RunKey:
         return RunKey(self._tariff.cluster, job_id, start_s)

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.periods import RENEWED
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime.console import console, print_json
@@ -32,11 +33,7 @@ from slicewise.slurm_plugin.common.budget_requests import (
     BudgetSetRequest,
 )
 from slicewise.slurm_plugin.common.ledger_requests import BudgetsRequest
-from slicewise.slurm_plugin.rules.quota.amounts import (
-    SLICE_HOUR_MILLISLICE_S,
-    signed_slice_hours_from_text,
-    slice_hours_from_text,
-)
+from slicewise.slurm_plugin.rules.quota.amounts import slice_hours_from_text
 from slicewise.slurm_plugin.rules.quota.quota_texts import budget_text
 
 budget_app = typer.Typer(
@@ -126,7 +123,7 @@ def _daemon() -> DaemonClient:
 
 
 def _lost_text(tenant: str, gone_millislice_s: int) -> str:
-    amount = f"{Decimal(gone_millislice_s) / SLICE_HOUR_MILLISLICE_S:.4f}".rstrip("0").rstrip(".")
+    amount = f"{Decimal(gone_millislice_s) / SLICES.scale:.4f}".rstrip("0").rstrip(".")
     return (
         f"A new period begins at once: {slice_hours_text(gone_millislice_s)} slice-hours that were"
         f" left are gone. To give them again: slicewise budget grant {tenant} --amount {amount}"
@@ -218,7 +215,7 @@ def adjust_budget(
     as_json: Json = False,
 ) -> None:
     """Correct a tenant's budget in the running period, up or down."""
-    adjusted = signed_slice_hours_from_text(amount, "--amount")
+    adjusted = SLICES.amount(amount, "--amount")
     if not adjusted:
         raise _no_amount()
     _book(tenant, "adjust", adjusted, reason, key, as_json=as_json)
@@ -260,7 +257,7 @@ def _book(
         print_json(answer)
         return
     now = "" if left is None else f"; {slice_hours_text(left)} are left"
-    change = hours_change_text(entry.amount_millislice_s)
+    change = hours_change_text(entry.amount)
     console().print(Text(f"{entry.tenant}: {change}{now}"))
 
 

@@ -21,8 +21,6 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.cli.common.options import (
     AnyTenant,
-    BorrowingLimit,
-    LendingLimit,
     Overcommit,
     Reason,
     authored,
@@ -86,6 +84,18 @@ Tenant = Annotated[
 All = Annotated[bool, typer.Option("--all-tenants", help="All tenants together; needs --cap.")]
 Nominal = Annotated[
     str | None, typer.Option(metavar="SLICES", help="Guaranteed to the tenant during the window.")
+]
+BorrowingLimit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SLICES", help="Most idle slices of others that it may borrow, or unlimited."
+    ),
+]
+LendingLimit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SLICES", help="Most of its idle slices that others may borrow, or unlimited."
+    ),
 ]
 Cap = Annotated[
     str | None,

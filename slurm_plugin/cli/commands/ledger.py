@@ -34,7 +34,6 @@ from slicewise.slurm_plugin.cli.common.options import (
 from slicewise.slurm_plugin.cli.common.output import counting, spinner, whole_file
 from slicewise.slurm_plugin.cli.views import ledger as present
 from slicewise.slurm_plugin.cli.views.focus import Billing, FocusRow, focus_rows
-from slicewise.slurm_plugin.cli.views.texts import slice_seconds_text
 from slicewise.slurm_plugin.common.ledger_requests import BalanceRequest
 from slicewise.slurm_plugin.common.record_requests import ExportRequest
 from slicewise.slurm_plugin.rules.accounting.charge_lines import charge_lines
@@ -290,7 +289,7 @@ def verify(
         took_s = time.monotonic() - began_s
     if as_json:
         print_json(present.TimedVerification(**vars(found), seconds=round(took_s, 3)))
-    if found.imbalance_millislice_s or found.faults:
+    if found.imbalance or found.faults:
         raise _imbalance(found)
     if not as_json:
         console().print(present.verified_text(found, took_s))
@@ -298,14 +297,13 @@ def verify(
 
 def _lacking(found: Verification, seal: str) -> Verification:
     fault = f"seal {seal} is not in the chain: it was rewritten, or its end deleted, since"
-    amount = found.imbalance_millislice_s + 1
-    return replace(found, imbalance_millislice_s=amount, faults=(*found.faults, fault))
+    return replace(found, imbalance=found.imbalance + 1, faults=(*found.faults, fault))
 
 
 def _imbalance(found: Verification) -> OutsideError:
     faults = "".join(f"\n  {fault}" for fault in found.faults)
-    if found.imbalance_millislice_s > len(found.faults):
-        words = f"{slice_seconds_text(found.imbalance_millislice_s)} slice-seconds do not add up."
+    if found.imbalance > len(found.faults):
+        words = f"Amounts do not add up: {found.imbalance:,} in the ledger's units."
     else:  # Each fault that is no amount counts as 1.
         words = "The ledger does not hold what it should:"
     return OutsideError(

@@ -1,13 +1,13 @@
 """``slicewise tenant-quota``: what tenants may hold at one time, by plan, on loan, and by hour."""
 
+import inspect
 import time
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from slicewise.cluster.language.units import Millislices, millislices_from_text
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
@@ -16,8 +16,6 @@ from slicewise.slurm_plugin.cli.commands.calendar import calendar_app
 from slicewise.slurm_plugin.cli.commands.quota import plan_and_loans_app
 from slicewise.slurm_plugin.cli.common.in_force import until_in_force
 from slicewise.slurm_plugin.cli.common.options import (
-    BorrowingLimit,
-    LendingLimit,
     Overcommit,
     Reason,
     TenantName,
@@ -27,7 +25,7 @@ from slicewise.slurm_plugin.cli.common.options import (
 )
 from slicewise.slurm_plugin.cli.views import tenants as present
 from slicewise.slurm_plugin.common.tenant_requests import QuotaSetRequest, TenantHistoryRequest
-from slicewise.slurm_plugin.rules.quota.amounts import limit_from_text, require_readable
+from slicewise.slurm_plugin.rules.quota.attributes import SETTINGS, require_readable
 
 tenant_quota_app = typer.Typer(
     help="Who may hold how many slices: quotas, plans, loans, the calendar.",
@@ -40,23 +38,27 @@ tenant_quota_app.add_typer(plan_and_loans_app)
 tenant_quota_app.add_typer(calendar_app, name="calendar")
 
 
-_TypeNominals = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TYPE=COUNT",
-        help="Instances of a type that the nominal guarantees at most; more run on loan."
-        " TYPE=none: as many as its slices pay for. May be given several times.",
-        show_default=False,
-    ),
-]
-_Limits = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=LIMIT",
-        help="TYPE=COUNT, MODEL=SLICES or NAME=none; may be given several times.",
-        show_default=False,
-    ),
-]
+def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each setting of a quota; it takes them by key."""
+    own = inspect.signature(command).parameters.values()
+    options = [
+        inspect.Parameter(
+            setting.key,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                list[str] | None if setting.is_table else str | None,
+                typer.Option(
+                    setting.option, metavar=setting.metavar, help=setting.help, show_default=False
+                ),
+            ],
+        )
+        for setting in SETTINGS
+    ]
+    first, *others = (one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD)
+    command.__dict__["__signature__"] = inspect.Signature([first, *options, *others])
+    command.__annotations__ |= {option.name: option.annotation for option in options}
+    return command
 
 
 @tenant_quota_app.command(
@@ -67,26 +69,15 @@ _Limits = Annotated[
     " | slicewise tenant-quota set nlp --limit 3g.40gb=2 --limit H200-141GB=none --reason 'paper'"
     " | slicewise tenant-quota set nlp --nominal 12 --type-nominal 1g.10gb=5",
 )
+@_with_settings
 def set_quota(
     tenant: TenantName,
     *,
-    nominal: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SLICES", help="Slices at one time, such as 6 or 3.5; a GPU of weight 1 has 7."
-        ),
-    ] = None,
-    borrowing_limit: BorrowingLimit = None,
-    lending_limit: LendingLimit = None,
-    weight: Annotated[
-        int | None, typer.Option(help="Its share of idle slices, relative to other borrowers.")
-    ] = None,
-    type_nominal: _TypeNominals = None,
-    limit: _Limits = None,
     overcommit: Overcommit = False,
     reason: Reason = "",
     timeout_s: TimeoutS = None,
     as_json: Json = False,
+    **quota: Any,
 ) -> None:
     """Set what a tenant may hold at one time; options left out keep their values.
 
@@ -96,23 +87,13 @@ def set_quota(
     Values that hold already are not recorded again.
     After slicewise uninstall the command is refused, because no limit would follow.
     """
-    values = {
-        "nominal_millislices": _read(millislices_from_text, nominal, "--nominal"),
-        "borrowing_limit_millislices": _read(limit_from_text, borrowing_limit, "--borrowing-limit"),
-        "lending_limit_millislices": _read(limit_from_text, lending_limit, "--lending-limit"),
-        "weight": weight,
-    }
-    if set(values.values()) == {None} and not limit and not type_nominal:
+    words = {key: given for key, given in quota.items() if given not in (None, [])}
+    if not words:
         raise typer.BadParameter("Give what to set: --nominal, --limit or another option.")
     settings = load_settings()
-    require_readable(limit or (), type_nominal or (), settings.costs, settings.gpus)
+    require_readable(words, settings)
     request = QuotaSetRequest.of(
-        tenant=tenant,
-        limits=limit or (),
-        type_nominals=type_nominal or (),
-        overcommit=overcommit,
-        **authored(reason),
-        **values,
+        tenant=tenant, quota=words, overcommit=overcommit, **authored(reason)
     )
     daemon, began_s = DaemonClient(settings.daemon), time.monotonic()
     answer = daemon.call(request)
@@ -126,10 +107,6 @@ def set_quota(
     for warning in answer.warnings:
         typer.echo(warning, err=True)
     require_in_force(took_s, timeout_s)
-
-
-def _read(reader: Callable[[str, str], Millislices], text: str | None, key: str) -> int | None:
-    return None if text is None else reader(text, key)
 
 
 @tenant_quota_app.command(

@@ -31,18 +31,6 @@ AnyTenant = Annotated[
     ),
 ]
 
-BorrowingLimit = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SLICES", help="Most idle slices of others that it may borrow, or unlimited."
-    ),
-]
-LendingLimit = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SLICES", help="Most of its idle slices that others may borrow, or unlimited."
-    ),
-]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 OPERATORS_PANEL = "For operators"
 """Heading of what only operators use, in the help of a tree that everybody has."""

@@ -98,7 +98,7 @@ def events(changes: Sequence[QuotaChange], entries: Sequence[BudgetEntry]) -> li
             entry.at_s or 0,
             entry.kind,
             entry.kind,
-            entry.amount_millislice_s,
+            entry.amount,
             entry.author,
             entry.reason,
         )

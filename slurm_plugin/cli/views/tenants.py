@@ -1,8 +1,8 @@
 """Tenants, their quotas and histories for people and as JSON."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 from rich.text import Text
 
@@ -23,10 +23,8 @@ from slicewise.slurm_plugin.rules.quota.accounts import AccountDifference, TakeO
 from slicewise.slurm_plugin.rules.quota.amounts import limit_text
 from slicewise.slurm_plugin.rules.quota.quota_texts import (
     budget_text,
-    models_text,
     quota_texts,
     quota_words,
-    types_text,
 )
 from slicewise.slurm_plugin.rules.quota.type_limits import TypeOfQuota
 from slicewise.slurm_plugin.rules.quota.types import (
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from slicewise.slurm_plugin.rules.quota.waiting_work import WaitingWork
 
 _INDENT = "  "
-T = TypeVar("T")
 
 
 # The tree
@@ -278,32 +275,15 @@ def history_table(changes: Sequence[QuotaChange]) -> FittingTable:
 
 
 def change_text(update: TenantUpdate) -> str:
-    """Say what a change sets: ``nominal 6, weight 2``."""
+    """Say what a change sets: ``nominal 6 slices, weight 2``."""
     if update.removed:
         return "deleted"
-    return ", ".join(f"{name} {text}" for name, text in _change_words(update) if text is not None)
-
-
-def _change_words(update: TenantUpdate) -> Iterable[tuple[str, str | None]]:
-    yield "nominal", _when_set(update.nominal_millislices, slices_text)
-    yield "parent", _when_set(update.parent, lambda name: name or "none")
-    yield "borrowing limit", _when_set(update.borrowing_limit_millislices, limit_text)
-    yield "lending limit", _when_set(update.lending_limit_millislices, limit_text)
-    yield "weight", _when_set(update.weight, str)
-    yield "types", _when_set(update.type_limits, lambda limits: types_text(limits) or "unlimited")
-    yield (
-        "models",
-        _when_set(update.model_limits, lambda limits: models_text(limits) or "unlimited"),
-    )
-    yield (
-        "guaranteed by type",
-        _when_set(update.type_nominals, lambda types: types_text(types) or "any"),
-    )
-    yield "budget", None if update.budget is None else budget_text(update.budget)
-
-
-def _when_set(value: T | None, text: Callable[[T], str]) -> str | None:
-    return None if value is None else text(value)
+    words = [f"{noun} {text}" for noun, text in quota_texts(update).items()]
+    if update.parent is not None:
+        words.append(f"parent {update.parent or 'none'}")
+    if update.budget is not None:
+        words.append(f"budget {budget_text(update.budget)}")
+    return ", ".join(words)
 
 
 # Slurm's accounts

@@ -6,10 +6,9 @@ from decimal import Decimal
 
 from rich.text import Text
 
+from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.units import slices_text
 from slicewise.cluster.runtime.console import Column, column
-from slicewise.slurm_plugin.rules.quota.amounts import SLICE_HOUR_MILLISLICE_S
-from slicewise.slurm_plugin.rules.quota.quota_texts import short_hours_text
 
 NOTHING = Text("–", style="dim")
 
@@ -49,13 +48,13 @@ def slice_seconds_text(amount_millislice_s: int) -> str:
 
 def slice_hours_text(amount_millislice_s: int) -> str:
     """Slice-hours, rounded: ``3.43``."""
-    return f"{Decimal(amount_millislice_s) / SLICE_HOUR_MILLISLICE_S:,.2f}"
+    return f"{Decimal(amount_millislice_s) / SLICES.scale:,.2f}"
 
 
 def hours_change_text(amount_millislice_s: int) -> str:
     """``100 slice-hours more`` or ``2.5 slice-hours less``."""
     direction = "more" if amount_millislice_s > 0 else "less"
-    return f"{short_hours_text(abs(amount_millislice_s))} slice-hours {direction}"
+    return f"{SLICES.text(abs(amount_millislice_s))} {SLICES.unit} {direction}"
 
 
 def hours_cell(amount_millislice_s: int) -> Text:

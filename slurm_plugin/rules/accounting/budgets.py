@@ -47,7 +47,7 @@ def unspent(balance: Balance | None) -> int:
 
     Of running jobs only the posted use is subtracted.
     """
-    return balance.available_millislice_s + balance.reserved_millislice_s if balance else 0
+    return balance.available + balance.reserved if balance else 0
 
 
 def due_periods(

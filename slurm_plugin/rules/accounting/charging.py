@@ -7,7 +7,7 @@ from typing import Literal, NewType
 from slicewise.cluster.language.billing import MILLISLICES, BillingUnit
 from slicewise.cluster.language.gres import ALL_GPUS, tres_name
 from slicewise.cluster.language.jobs import WAITING, JobView, RunRecord
-from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.accounting.lost_runs import LIVE, live_runs
 from slicewise.slurm_plugin.rules.accounting.types import (
     Anomaly,
@@ -333,7 +333,7 @@ def _waiver(used: int, posted: int, covered: int) -> _Amounts:
 
 def transfer(kind: TransferKind, amount: int, until_s: int) -> Transfer:
     """Build a transfer. ``amount`` must be positive."""
-    return Transfer(kind, MillisliceSeconds(amount), until_s)
+    return Transfer(kind, amount, until_s)
 
 
 def _observations(

@@ -209,7 +209,7 @@ def _still_reserved(balance: Balance | None, left_millislice_s: int | None) -> i
     if balance is None or left_millislice_s is None:
         return 0
     used_so_far = unspent(balance) - left_millislice_s
-    return max(0, balance.reserved_millislice_s - used_so_far)
+    return max(0, balance.reserved - used_so_far)
 
 
 def with_those_below(policy: Policy, own: Mapping[str, int]) -> Mapping[str, int]:
@@ -249,7 +249,7 @@ def used_ever(ledger_view: LedgerView, payer: str) -> int:
     Its budget's balances say what is posted, so that no ended run needs to be read.
     """
     balance = ledger_view.balances.get(payer)
-    posted = balance.granted_millislice_s - unspent(balance) if balance else 0
+    posted = balance.granted - unspent(balance) if balance else 0
     held = (run for run in ledger_view.reservations if run.payer == payer)
     now_s = ledger_view.now_s
     return posted + sum(

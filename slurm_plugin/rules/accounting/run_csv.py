@@ -67,7 +67,9 @@ def run_line(row: StatementRow, now_s: int) -> RunLine:
     """The run of that row; ``now_s`` is the time up to which running ones are counted."""
     run = row.run
     return RunLine(
-        **vars(run.key),
+        cluster=run.key.cluster,
+        job_id=run.key.job_id,
+        start_s=run.key.start_s,
         tenant=run.tenant,
         payer=run.payer,
         user=run.user,

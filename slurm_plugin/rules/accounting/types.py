@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import AliasChoices, Field
+
+from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 
 
@@ -14,13 +17,16 @@ class RunKey:
 
     Attributes:
         cluster: Slurm's ClusterName.
-        job_id: Slurm's raw number; each task of an array has its own.
+        job_id: Slurm's raw number; each task of an array has its own. On other meters than slices,
+            what counts gives its own numbers, none twice at one start.
         start_s: Unix seconds.
+        meter: the name of the meter on which its transfers are.
     """
 
     cluster: str
     job_id: int
     start_s: int
+    meter: str = SLICES.name
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class Run:
         tenant: the Slurm account, which is charged.
         task: the job or array task as users name it: ``814_3`` or ``814``.
         gres: GPU instances that Slurm allotted, by type.
-        cost_millislices: cost of all these instances together.
+        cost_millislices: cost of all these instances together; 0 on other meters than slices.
         payer: the tenant that pays with its budget: the run's own tenant, or the tenant above it
             that has a budget.
     """
@@ -122,12 +128,13 @@ class Transfer:
     """A positive amount that moves between two accounts of a run's payer and its tenant.
 
     Attributes:
+        amount: in the unit of the run's meter.
         until_s: Unix second up to which the transfer covers the run: for a reservation the end of
             its time limit, for a post or void the run's end.
     """
 
     kind: TransferKind
-    amount_millislice_s: MillisliceSeconds
+    amount: int
     until_s: int
 
 
@@ -227,31 +234,61 @@ class Statement:
     totals: tuple[TenantTotal, ...]
 
 
+def _once_of_slices(name: str) -> object:
+    """A field that archives of snapshots may have by its name of before."""
+    return Field(validation_alias=AliasChoices(name, f"{name}_millislice_s"))
+
+
 @dataclass(frozen=True)
 class Balance:
-    """Current balances of a tenant's accounts, in millislice-seconds.
+    """Current balances of a tenant's accounts on one meter, in its unit.
 
     Attributes:
-        granted_millislice_s: amount granted to its budget, less what was revoked.
-        available_millislice_s: granted, less what runs that the budget pays for have reserved and
-            used. Negative: an overdraft, or a tenant without a budget.
-        reserved_millislice_s: amount set aside for running jobs that its budget pays for.
-        used_millislice_s, waived_millislice_s: totals of its own runs, whichever budget pays.
+        granted: amount granted to its budget, less what was revoked.
+        available: granted, less what runs that the budget pays for have reserved and used.
+            Negative: an overdraft, or a tenant without a budget.
+        reserved: amount set aside for running jobs that its budget pays for.
+        used, waived: totals of its own runs, whichever budget pays.
     """
 
     tenant: str
-    granted_millislice_s: MillisliceSeconds
-    available_millislice_s: MillisliceSeconds
-    reserved_millislice_s: MillisliceSeconds
-    used_millislice_s: MillisliceSeconds
-    waived_millislice_s: MillisliceSeconds
+    granted: Annotated[int, _once_of_slices("granted")]
+    available: Annotated[int, _once_of_slices("available")]
+    reserved: Annotated[int, _once_of_slices("reserved")]
+    used: Annotated[int, _once_of_slices("used")]
+    waived: Annotated[int, _once_of_slices("waived")]
 
 
 @dataclass(frozen=True)
-class BalanceLine(Balance):
-    """A tenant's balance, and what its budget has left now: None without a budget."""
+class BalanceLine:
+    """A tenant's balance of slices, and what its budget has left now: None without a budget."""
 
+    tenant: str
+    granted_millislice_s: int
+    available_millislice_s: int
+    reserved_millislice_s: int
+    used_millislice_s: int
+    waived_millislice_s: int
     left_millislice_s: int | None
+
+
+@dataclass(frozen=True)
+class MeterLine:
+    """What one user's runs of one task took on one meter, in its unit.
+
+    Attributes:
+        used: posted, less what was reversed.
+        reserved: set aside beyond that, of runs that are not settled.
+    """
+
+    tenant: str
+    payer: str
+    user: str
+    task: str
+    runs: int
+    used: int
+    waived: int
+    reserved: int
 
 
 @dataclass(frozen=True)
@@ -260,22 +297,25 @@ class BudgetEntry:
 
     Attributes:
         kind: ``roll`` at the start of a period, ``grant`` and ``adjust`` by an operator.
-        amount_millislice_s: positive is granted, negative is taken back; a roll may be zero.
+        amount: in the meter's unit; positive is granted, negative is taken back; a roll may be
+            zero.
         period_start_s: start of the period for a roll, in Unix seconds, 0 for a budget without
             periods; None for other kinds.
         at_s: Unix seconds when the entry was recorded; None before.
         key: idempotency key: the ledger keeps one entry per key, so a repeated request adds
             nothing. None: each request adds another entry.
+        meter: the name of the meter that the budget bounds.
     """
 
     tenant: str
     kind: Literal["roll", "grant", "adjust"]
-    amount_millislice_s: int
+    amount: int
     period_start_s: int | None
     author: str
     reason: str
     at_s: int | None = None
     key: str | None = None
+    meter: str = SLICES.name
 
 
 @dataclass(frozen=True)
@@ -286,8 +326,8 @@ class Verification:
         transfers: number of transfers replayed.
         accounts: number of stored balances compared.
         reservations: number of open reservations compared.
-        imbalance_millislice_s: sum of all amounts that do not add up, plus 1 for each fault that
-            is not an amount; 0 if and only if all is well.
+        imbalance: sum of all amounts that do not add up, whatever their meters' units, plus 1 for
+            each fault that is not an amount; 0 if and only if all is well.
         faults: descriptions of the first few faults.
         sealed: number of transfers that the chain of seals covers.
         seal: newest hash of the chain, in hexadecimal; "" if nothing is sealed. An operator who
@@ -297,7 +337,7 @@ class Verification:
     transfers: int
     accounts: int
     reservations: int
-    imbalance_millislice_s: int
+    imbalance: int
     faults: tuple[str, ...]
     sealed: int = 0
     seal: str = ""

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.units import slices_words
 from slicewise.slurm_plugin.rules.accounting.statement import unposted_millislice_s
 from slicewise.slurm_plugin.rules.explain.change_report import Impact, ImpactKind
@@ -11,7 +12,6 @@ from slicewise.slurm_plugin.rules.explain.why_texts import span_text
 from slicewise.slurm_plugin.rules.quota.tenants import payers
 from slicewise.slurm_plugin.rules.round.world import World
 
-_MILLISLICE_S_PER_SLICE_HOUR = 3_600_000
 _YEAR_S = 365 * 86_400
 
 
@@ -86,4 +86,4 @@ def _set_aside(inputs: World, payer: str) -> int:
 
 def hours(amount_millislice_s: int) -> str:
     """Format millislice-seconds as slice-hours with two decimals."""
-    return f"{amount_millislice_s / _MILLISLICE_S_PER_SLICE_HOUR:.2f}"
+    return f"{amount_millislice_s / SLICES.scale:.2f}"

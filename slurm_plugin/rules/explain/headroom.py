@@ -156,9 +156,7 @@ def situation(inputs: World) -> Situation:
         models=rules.models,
         available_millislice_s={
             # A payer without a balance was never granted anything.
-            name: ledger_view.balances[name].available_millislice_s
-            if name in ledger_view.balances
-            else 0
+            name: ledger_view.balances[name].available if name in ledger_view.balances else 0
             for name in ledger_view.rollovers
         },
     )

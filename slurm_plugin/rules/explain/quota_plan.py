@@ -152,8 +152,8 @@ def _given(
         balance = ledger_view.balances.get(name, _nothing(name))
         entry = _entry(ledger_view, budget, balance, period_starts_s[name])
         if entry is not None:
-            available = balance.available_millislice_s + entry.amount_millislice_s
-            yield name, replace(balance, available_millislice_s=MillisliceSeconds(available))
+            available = balance.available + entry.amount
+            yield name, replace(balance, available=available)
 
 
 def _nothing(name: str) -> Balance:

@@ -14,8 +14,8 @@ from slicewise.slurm_plugin.rules.explain.headroom import (
 )
 from slicewise.slurm_plugin.rules.explain.shortage import WhyInput
 from slicewise.slurm_plugin.rules.explain.why_texts import group_rows, own_rows
+from slicewise.slurm_plugin.rules.quota.quota_texts import calendar_words
 from slicewise.slurm_plugin.rules.quota.tenants import subtree
-from slicewise.slurm_plugin.rules.quota.types import MAX_NOMINAL_MILLISLICES
 
 
 def why_tenant(tenant: str, sight: WhyInput) -> WhyAnswer:
@@ -95,23 +95,8 @@ def _by_calendar(tenant: str, sight: WhyInput) -> str:
     """Say which of the tenant's amounts the calendar's windows change now; "" if none."""
     if tenant not in sight.as_set:
         return ""
-    now, as_set = sight.situation.policy[tenant].quota, sight.as_set[tenant].quota
-    amounts = (
-        ("nominal", now.nominal_millislices, as_set.nominal_millislices),
-        ("borrowing limit", now.borrowing_limit_millislices, as_set.borrowing_limit_millislices),
-        ("lending limit", now.lending_limit_millislices, as_set.lending_limit_millislices),
-    )
-    changed = [
-        f"{name} {_limit_text(amount)} (otherwise {_limit_text(usual)})"
-        for name, amount, usual in amounts
-        if amount != usual
-    ]
-    return f"By the calendar it has now: {', '.join(changed)}." if changed else ""
-
-
-def _limit_text(amount_millislices: int) -> str:
-    unlimited = amount_millislices == MAX_NOMINAL_MILLISLICES
-    return "unlimited" if unlimited else slices_words(amount_millislices)
+    words = calendar_words(sight.as_set[tenant].quota, sight.situation.policy[tenant].quota)
+    return f"By the calendar it has now: {words}." if words else ""
 
 
 def _sentences(explanation: Explanation, by_calendar: str) -> Iterable[str]:

@@ -3,17 +3,18 @@
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from fractions import Fraction
 from typing import NoReturn
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import (
     Millislices,
     MillisliceSeconds,
     millislices_from_text,
     slices_text,
+    slices_words,
 )
 from slicewise.slurm_plugin.rules.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
@@ -23,12 +24,10 @@ from slicewise.slurm_plugin.rules.quota.types import (
     Quota,
 )
 
-SLICE_HOUR_MILLISLICE_S = 3_600_000
 UNLIMITED = "unlimited"
 ALL = "all"
 NONE = "none"
 
-_HOURS = re.compile(r"[+-]?[0-9]{1,12}(\.[0-9]{1,9})?")
 _COUNT = re.compile(r"[0-9]{1,9}")
 
 
@@ -43,6 +42,25 @@ def limit_text(amount_millislices: int) -> str:
     return UNLIMITED if unlimited else slices_text(amount_millislices)
 
 
+def count_from_text(text: str, key: str) -> int:
+    """Read a whole number. Raises InvalidInputError (SW-VALUE)."""
+    if not _COUNT.fullmatch(text):
+        raise InvalidInputError(
+            Code.VALUE, f"{key}: {text!r} is not a whole number.", "Write it in digits, such as 2."
+        )
+    return int(text)
+
+
+def types_text(limits: Mapping[str, int]) -> str:
+    """``2 × 3g.40gb``."""
+    return ", ".join(f"{count} × {name}" for name, count in sorted(limits.items()))
+
+
+def models_text(limits: Mapping[str, int]) -> str:
+    """``7 slices on H200-141GB``."""
+    return ", ".join(f"{slices_words(n)} on {name}" for name, n in sorted(limits.items()))
+
+
 def slice_hours_from_text(text: str, key: str, unlimited: str = "") -> MillisliceSeconds:
     """Read slice-hours such as ``1000`` or ``0.5``.
 
@@ -51,36 +69,11 @@ def slice_hours_from_text(text: str, key: str, unlimited: str = "") -> Millislic
     """
     if unlimited and text == unlimited:
         return MAX_BUDGET_MILLISLICE_S
-    amount = signed_slice_hours_from_text(text, key)
-    return _refuse_hours(text, key) if amount < 0 else amount
-
-
-def signed_slice_hours_from_text(text: str, key: str) -> MillisliceSeconds:
-    """Read slice-hours that may have a sign: ``+2.5``, ``-10``.
-
-    Raises InvalidInputError (SW-VALUE).
-    """
-    if not _HOURS.fullmatch(text):
-        _refuse_hours(text, key)
-    exact = Fraction(text) * SLICE_HOUR_MILLISLICE_S
-    if exact.denominator != 1:
-        _refuse_hours(text, key)
-    if abs(exact) > MAX_BUDGET_MILLISLICE_S:
+    if text.startswith("-"):
         raise InvalidInputError(
-            Code.VALUE,
-            f"{key}: {text} slice-hours are out of range.",
-            f"At most {MAX_BUDGET_MILLISLICE_S // SLICE_HOUR_MILLISLICE_S:,}.",
+            Code.VALUE, f"{key}: {text!r} is below zero.", "Only budget adjust takes a sign."
         )
-    return MillisliceSeconds(exact.numerator)
-
-
-def _refuse_hours(text: str, key: str) -> NoReturn:
-    raise InvalidInputError(
-        Code.VALUE,
-        f"{key}: {text!r} is not a number of slice-hours.",
-        "Give slice-hours such as 1000 or 0.5, in digits with at most five decimals; no sign"
-        " but for budget adjust.",
-    )
+    return MillisliceSeconds(SLICES.amount(text, key))
 
 
 def period_from_text(text: str) -> Period:
@@ -184,27 +177,6 @@ def type_nominals_from_texts(
         else:
             _refuse_pair("--type-nominal", text, types, "GPU type", "TYPE=COUNT or TYPE=none")
     return nominals
-
-
-def require_readable(
-    limits: Iterable[str],
-    type_nominals: Iterable[str],
-    types: Collection[str],
-    models: Collection[str],
-) -> None:
-    """Raise InvalidInputError (SW-VALUE) for what ``limits_from_texts`` and
-    ``type_nominals_from_texts`` would refuse of any quota.
-
-    A name that is not in slicewise.toml may be that of a limit to be lifted.
-    """
-    known, none = {*types, *models}, Quota(Millislices(0))
-
-    def judged(texts: Iterable[str]) -> list[str]:
-        parts = ((text, *text.partition("=")) for text in texts)
-        return [text for text, name, sign, _ in parts if name in known or not sign]
-
-    limits_from_texts(judged(limits), none, types, models)
-    type_nominals_from_texts(judged(type_nominals), none, types)
 
 
 def _each_once(option: str, texts: Iterable[str]) -> Iterator[str]:

@@ -1,39 +1,30 @@
 """Reads a file of quotas: changes of several tenants together, in TOML."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from difflib import get_close_matches
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from slicewise.cluster.language.accounts import account_name
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.toml_text import read_toml, toml_key
-from slicewise.cluster.language.units import Millislices, millislices_from_text
+from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.rules.quota.amounts import (
     NONE,
     BudgetWords,
-    TypeLimits,
     budget_from_words,
-    limit_from_text,
-    limits_from_texts,
-    type_nominals_from_texts,
 )
+from slicewise.slurm_plugin.rules.quota.attributes import SETTINGS, QuotaSetting
 from slicewise.slurm_plugin.rules.quota.types import Budget, Policy, Quota, Tenant, TenantUpdate
 
-EXAMPLE = """\
+_EXAMPLE = """\
 # What is to change, a table a tenant; what is left out stays as it is. The words are those of
 # slicewise tenant-quota set and slicewise budget set. Amounts are slices; budgets, slice-hours.
 [tenants.vision]
-nominal = 12                        # or 3.5
-borrowing_limit = "unlimited"       # or slices
-lending_limit = 3
-weight = 2
-limits = { "3g.40gb" = 2 }          # TYPE = COUNT, MODEL = SLICES, or NAME = "none"
-type_nominals = { "3g.40gb" = 1 }   # most that the nominal guarantees: TYPE = COUNT, or "none"
-
+%s
 [tenants.nlp]
 nominal = 9
 budget = { period = "month", amount = 1000, carry_over = "all", overdraft = 50 }    # or "none"
@@ -44,6 +35,14 @@ parent = "nlp"                      # moved below another tenant; "" is at the t
 [tenants.course]
 remove = true                       # nothing else beside it; those below it are named, too
 """
+
+
+def _example_line(setting: QuotaSetting) -> str:
+    line = f"{setting.key} = {setting.example}"
+    return f"{line:<36}# {setting.note}\n" if setting.note else f"{line}\n"
+
+
+EXAMPLE = _EXAMPLE.replace("%s", "".join(map(_example_line, SETTINGS)), 1)
 
 _NAMES = ("vision", "nlp", "speech", "course")
 """The tenants of ``EXAMPLE``, a table each, in its order."""
@@ -78,17 +77,7 @@ def example(tenants: Sequence[str], types: Sequence[str]) -> str:
 
 _TENANTS = "tenants"
 _REMOVE = "remove"
-_KEYS = (
-    "nominal",
-    "borrowing_limit",
-    "lending_limit",
-    "weight",
-    "limits",
-    "type_nominals",
-    "budget",
-    "parent",
-    _REMOVE,
-)
+_KEYS = (*(setting.key for setting in SETTINGS), "budget", "parent", _REMOVE)
 _BUDGET_KEYS = ("period", "amount", "carry_over", "overdraft")
 
 _HEADING = re.compile(r"""\s*\[\s*tenants\s*\.\s*(?P<name>[\w-]+|"[^"]*"|'[^']*')\s*[\].]""")
@@ -249,22 +238,15 @@ def table_update(
         faults.tried(name, _check_removal, words)
         return TenantUpdate(name, removed=True)
     before = policy.get(name, Tenant(name, "", Quota(Millislices(0))))
-    limits = faults.tried(name, _limits, words, before.quota, settings)
+    values: dict[str, Any] = {}
+    for setting in SETTINGS:
+        if setting.key in words:
+            values |= faults.tried(name, _values, setting, words, before.quota, settings) or {}
     return TenantUpdate(
         name,
-        nominal_millislices=faults.tried(name, _read, words, "nominal", millislices_from_text),
-        borrowing_limit_millislices=faults.tried(
-            name, _read, words, "borrowing_limit", limit_from_text
-        ),
-        lending_limit_millislices=faults.tried(
-            name, _read, words, "lending_limit", limit_from_text
-        ),
-        weight=faults.tried(name, _read, words, "weight", _weight),
-        type_limits=limits.types if limits else None,
-        model_limits=limits.models if limits else None,
         budget=faults.tried(name, _budget, before, words),
         parent=faults.tried(name, _parent, words),
-        type_nominals=faults.tried(name, _type_nominals, words, before.quota, settings),
+        **values,
     )
 
 
@@ -304,8 +286,20 @@ def _bad(problem: str, keys: tuple[str, ...]) -> InvalidInputError:
     return InvalidInputError(Code.INPUT_FILE, f"{problem}.", f"Keys: {', '.join(keys)}.")
 
 
-def _read(words: Mapping[str, object], key: str, reader: Callable[[str, str], _T]) -> _T | None:
-    return reader(_text(words[key], key), key) if key in words else None
+def _values(
+    setting: QuotaSetting, words: Mapping[str, object], quota: Quota, settings: Settings
+) -> Mapping[str, object]:
+    key, given = setting.key, words[setting.key]
+    if not setting.is_table:
+        return setting.read(_text(given, key), key, quota, settings)
+    if not isinstance(given, dict) or not given:
+        raise InvalidInputError(
+            Code.INPUT_FILE,
+            f"{key}: it must be a table such as {setting.example}.",
+            f"{setting.note}.",
+        )
+    pairs = (f"{name}={_text(amount, name)}" for name, amount in given.items())
+    return setting.read(pairs, key, quota, settings)
 
 
 def _text(value: object, key: str) -> str:
@@ -316,46 +310,6 @@ def _text(value: object, key: str) -> str:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise InvalidInputError(Code.VALUE, f"{key}: {value!r} is neither a number nor text.")
     return str(value)
-
-
-_WEIGHT = re.compile(r"[0-9]{1,9}")
-
-
-def _weight(text: str, key: str) -> int:
-    if not _WEIGHT.fullmatch(text):
-        raise InvalidInputError(
-            Code.VALUE,
-            f"{key}: {text!r} is not a whole number.",
-            "2 gets twice the share of 1.",
-        )
-    return int(text)
-
-
-def _limits(words: Mapping[str, object], quota: Quota, settings: Settings) -> TypeLimits | None:
-    """Return all limits, unchanged ones included; None if the table does not set any."""
-    if "limits" not in words:
-        return None
-    given = words["limits"]
-    if not isinstance(given, dict) or not given:
-        raise _bad("limits: it must be a table such as { '3g.40gb' = 2 }", ("TYPE", "MODEL"))
-    return limits_from_texts(_pairs(given), quota, settings.costs, settings.gpus)
-
-
-def _type_nominals(
-    words: Mapping[str, object], quota: Quota, settings: Settings
-) -> Mapping[str, int] | None:
-    """Return all guarantees by type, unchanged ones included; None if the table sets none."""
-    if "type_nominals" not in words:
-        return None
-    given = words["type_nominals"]
-    if not isinstance(given, dict) or not given:
-        raise _bad("type_nominals: it must be a table such as { '3g.40gb' = 1 }", ("TYPE",))
-    return type_nominals_from_texts(_pairs(given), quota, settings.costs)
-
-
-def _pairs(given: Mapping[str, object]) -> Iterator[str]:
-    for name, amount in given.items():
-        yield f"{name}={_text(amount, name)}"
 
 
 def _budget(before: Tenant, words: Mapping[str, object]) -> Budget | Literal["off"] | None:

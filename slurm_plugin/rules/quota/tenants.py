@@ -3,21 +3,21 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from operator import eq, is_
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices, slices_text
 from slicewise.slurm_plugin.rules.common.known_names import names_text
 from slicewise.slurm_plugin.rules.common.qos_names import can_have_qos, qos_name
+from slicewise.slurm_plugin.rules.quota.attributes import ATTRIBUTES, numbers
 from slicewise.slurm_plugin.rules.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
     MAX_NOMINAL_MILLISLICES,
-    MAX_TYPE_LIMIT,
-    MAX_WEIGHT,
     ROOT_ACCOUNT,
     Budget,
     Policy,
@@ -28,8 +28,6 @@ from slicewise.slurm_plugin.rules.quota.types import (
 
 _TENANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 _TYPE_OR_MODEL = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9_.+/-]{0,62}")
-_QUOTA_FIELDS = tuple(field.name for field in fields(Quota))
-_MILLISLICE_S_PER_SLICE_HOUR = 3_600_000
 _MAX_WORDS = 500
 
 
@@ -336,7 +334,7 @@ def _without(policy: Policy, name: str) -> Policy:
 
 def updated(tenant: Tenant, update: TenantUpdate) -> Tenant:
     """Return the tenant with the update's values, unchecked."""
-    given = {name: getattr(update, name) for name in _QUOTA_FIELDS}
+    given = {one.field: getattr(update, one.field) for one in ATTRIBUTES}
     quota = replace(tenant.quota, **{k: value for k, value in given.items() if value is not None})
     budget = tenant.budget if update.budget is None else update.budget
     return replace(
@@ -383,31 +381,20 @@ def _check_parent(policy: Policy, tenant: Tenant) -> None:
 
 
 def _check_quota(quota: Quota) -> None:
-    check_slices("A nominal quota", quota.nominal_millislices)
-    check_slices("A borrowing limit", quota.borrowing_limit_millislices)
-    check_slices("A lending limit", quota.lending_limit_millislices)
-    if not 1 <= quota.weight <= MAX_WEIGHT:
-        raise InvalidInputError(
-            Code.VALUE,
-            f"A weight of {quota.weight} is out of range.",
-            f"Give 1 to {MAX_WEIGHT}; 2 gets twice the share of 1.",
-        )
-    for name in (*quota.type_nominals, *quota.type_limits, *quota.model_limits):
-        if not _TYPE_OR_MODEL.fullmatch(name):
+    for attribute, name, number in numbers(quota):
+        if name is not None and not _TYPE_OR_MODEL.fullmatch(name):
             raise InvalidInputError(
                 Code.VALUE,
                 f"{name!r} is not a GPU type or model.",
                 "Write a GRES type such as 3g.40gb, or a model such as H200-141GB.",
             )
-    for name, count in (*quota.type_nominals.items(), *quota.type_limits.items()):
-        if not 0 <= count <= MAX_TYPE_LIMIT:
+        if not attribute.least <= number <= attribute.most:
+            text, of = attribute.number_text, "" if name is None else f", {name}:"
             raise InvalidInputError(
                 Code.VALUE,
-                f"{count} instances of {name} are out of range.",
-                f"Give 0 to {MAX_TYPE_LIMIT}.",
+                f"{attribute.noun}{of} {text(number)} is out of range.",
+                f"Give {text(attribute.least)} to {text(attribute.most)}.",
             )
-    for name, limit in quota.model_limits.items():
-        check_slices(f"A limit on {name}", limit)
 
 
 def check_slices(what: str, millislices: int) -> None:
@@ -437,7 +424,7 @@ def _check_budget(budget: Budget) -> None:
             raise InvalidInputError(
                 Code.VALUE,
                 f"{what} of {amount} millislice-seconds is out of range.",
-                f"Give 0 to {MAX_BUDGET_MILLISLICE_S // _MILLISLICE_S_PER_SLICE_HOUR} slice-hours.",
+                f"Give 0 to {SLICES.text(MAX_BUDGET_MILLISLICE_S)} {SLICES.unit}.",
             )
 
 

@@ -4,14 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from slicewise.cluster.language.meters import MOST
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 
 MAX_NOMINAL_MILLISLICES = Millislices(10**9)
 """A million slices: 142,857 GPUs. As a borrowing or lending limit it means "no limit"."""
 
-MAX_BUDGET_MILLISLICE_S = MillisliceSeconds(36 * 10**14)
-"""A thousand million slice-hours; a bigint holds thousands of such amounts."""
+MAX_BUDGET_MILLISLICE_S = MillisliceSeconds(MOST)
+"""A thousand million slice-hours."""
 
 MAX_WEIGHT = 1_000_000
 MAX_TYPE_LIMIT = 1_000_000

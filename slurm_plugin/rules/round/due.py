@@ -108,9 +108,7 @@ def granted(policy: Policy, balances: Mapping[str, Balance]) -> Mapping[str, int
     """
     if not any(tenant.budget for tenant in policy.values()):
         return {}
-    return {
-        name: balance.granted_millislice_s for name, balance in balances.items() if name in policy
-    }
+    return {name: balance.granted for name, balance in balances.items() if name in policy}
 
 
 def _limits(

@@ -112,7 +112,7 @@ STATEMENT = json.dumps(
         ],
     }
 )
-BALANCED = json.dumps({"imbalance_millislice_s": 0})
+BALANCED = json.dumps({"imbalance": 0})
 
 
 def test_the_ledger_is_read() -> None:
@@ -126,7 +126,7 @@ def test_the_ledger_is_read() -> None:
     [
         ("", STATEMENT),
         ("{}", STATEMENT),
-        ('{"imbalance_millislice_s": null}', STATEMENT),
+        ('{"imbalance": null}', STATEMENT),
         (BALANCED, "[]"),
         (BALANCED, '{"tenants": [{}]}'),
     ],
@@ -191,7 +191,7 @@ def test_an_imbalance_is_reported_although_the_command_fails() -> None:
         user: str, argv: tuple[str, ...], *, timeout_s: float, check: bool
     ) -> CompletedProcess[str]:
         if "verify" in argv:
-            return CompletedProcess(argv, 1, '{"imbalance_millislice_s": 7}', "SW-LEDGER-IMBALANCE")
+            return CompletedProcess(argv, 1, '{"imbalance": 7}', "SW-LEDGER-IMBALANCE")
         return CompletedProcess(argv, 0, STATEMENT, "")
 
     assert Commands(run, {}).ledger().imbalance == 7

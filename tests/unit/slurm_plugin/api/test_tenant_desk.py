@@ -198,7 +198,7 @@ async def test_a_tenant_that_is_deleted_meanwhile_does_not_come_back_without_slu
 
     monkeypatch.setattr(Reads, "accounts", down)
     monkeypatch.setattr(site.ledger, "change_by", deleted, raising=False)
-    answer = await site.answered(QuotaSetRequest(tenant="vision", weight=2), ROOT)
+    answer = await site.answered(QuotaSetRequest(tenant="vision", quota={"weight": "2"}), ROOT)
     assert b"SW-TENANT-UNKNOWN" in answer
 
 

@@ -133,7 +133,7 @@ async def test_the_nearest_tenant_with_a_budget_pays_and_its_period_begins() -> 
     assert roll.reason.startswith("day from 20")
     # The run began in 1970: what it used before today is no burden of today's budget.
     balance = ledger.budgets.balances()["physics"]
-    assert balance.available_millislice_s + balance.reserved_millislice_s == 10**9
+    assert balance.available + balance.reserved == 10**9
 
 
 async def test_a_budget_begins_though_accounting_is_away() -> None:
@@ -143,7 +143,7 @@ async def test_a_budget_begins_though_accounting_is_away() -> None:
     books = ledger_view_of(slurm, ledger, cluster_state)
     for _ in range(2):
         await books.turn()
-    assert [entry.amount_millislice_s for entry in ledger.entered] == [5]
+    assert [entry.amount for entry in ledger.entered] == [5]
 
 
 async def test_the_policy_is_read_again_when_it_changes() -> None:
@@ -172,7 +172,7 @@ async def test_a_period_begins_with_the_budget_that_is_set_while_accounting_is_a
 
     slurm = SlowAccounting()
     await ledger_view_of(slurm, ledger, await seen(slurm)).turn()
-    assert [entry.amount_millislice_s for entry in ledger.entered] == [7]
+    assert [entry.amount for entry in ledger.entered] == [7]
 
 
 class Books:
@@ -270,7 +270,7 @@ async def test_after_hours_without_accounting_a_run_is_charged_what_accounting_t
     )
     await books.turn(5)
     assert books.ledger.charges.open_reservations() == ()
-    assert books.ledger.balances()["vision"].used_millislice_s == 37 * held.cost_millislices
+    assert books.ledger.balances()["vision"].used == 37 * held.cost_millislices
 
 
 async def test_a_cancelled_slot_that_came_back_meanwhile_is_charged_to_its_cancellation(
@@ -292,7 +292,7 @@ async def test_a_cancelled_slot_that_came_back_meanwhile_is_charged_to_its_cance
     books.slurm.records = (replace(run_record(run, start_s + 15), account="vision"),)
     await books.turn(5)
     assert books.ledger.charges.open_reservations() == ()
-    assert books.ledger.balances()["vision"].used_millislice_s == 4 * held.cost_millislices
+    assert books.ledger.balances()["vision"].used == 4 * held.cost_millislices
 
 
 async def test_before_a_run_is_given_up_for_lost_accounting_is_asked_once_more(

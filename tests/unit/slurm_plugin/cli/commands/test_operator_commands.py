@@ -145,7 +145,7 @@ class FakeLedger(MemoryStore):
         if entry is None:
             return 0
         assert self.enter(entry, unspent(balance))
-        return entry.amount_millislice_s
+        return entry.amount
 
     def history(self, tenant: str) -> tuple[QuotaChange, ...]:
         return tuple(one for one in self.changes if one.update.tenant == tenant)
@@ -712,7 +712,7 @@ def test_values_that_hold_are_not_recorded_again(ledger: FakeLedger):
     text = said("tenant-quota", "set", "bio", "--nominal", "6", "--weight", "1")
     assert text == (
         "bio has this already, nothing was recorded: nominal 6 slices, borrowing limit 0,"
-        " lending limit 0, weight 1, at most 2 × 3g.40gb\n"
+        " lending limit 0, weight 1, types 2 × 3g.40gb, models unlimited, guaranteed by type any\n"
     )
     outcome = read("tenant-quota", "set", "bio", "--limit", "3g.40gb=2")
     assert outcome["before"] == outcome["after"]  # type: ignore[index]
@@ -1088,7 +1088,7 @@ def test_a_budget_that_is_there_is_changed_in_parts(budgeted: FakeLedger):
 
 def test_a_new_amount_counts_at_once_where_the_period_has_begun(budgeted: FakeLedger):
     assert "2.5 slice-hours more" in said("budget", "set", "bio", "--amount", "12.5")
-    assert budgeted.entered[-1].amount_millislice_s == 9_000_000
+    assert budgeted.entered[-1].amount == 9_000_000
 
 
 def test_another_period_says_what_of_the_one_before_is_gone(ledger: FakeLedger):
@@ -1106,7 +1106,7 @@ def test_another_period_says_what_of_the_one_before_is_gone(ledger: FakeLedger):
 def test_grants_and_adjustments_are_booked_with_their_reasons(budgeted: FakeLedger):
     said("budget", "grant", "bio", "--amount", "0.5", "--reason", "paper")
     said("budget", "adjust", "bio", "--amount=-0.25", "--reason", "twice")
-    found = [(one.kind, one.amount_millislice_s, one.reason) for one in budgeted.entered[1:]]
+    found = [(one.kind, one.amount, one.reason) for one in budgeted.entered[1:]]
     assert found == [("grant", 1_800_000, "paper"), ("adjust", -900_000, "twice")]
     assert budgeted.entered[1].author == options.author_name()
 
@@ -1191,7 +1191,7 @@ def test_verify_says_what_it_compared_or_fails_with_the_faults(ledger: FakeLedge
     ledger.verification = Verification(5, 4, 0, 1500, ("bio's used is 1 too high",))
     error = refused(ledger, "ledger", "verify")
     assert error.refusal.code == "SW-LEDGER-IMBALANCE"
-    assert "1.500 slice-seconds" in error.refusal.message
+    assert "1,500 in the ledger's units" in error.refusal.message
     assert "bio's used is 1 too high" in error.refusal.message
 
 

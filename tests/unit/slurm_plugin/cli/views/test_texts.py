@@ -237,12 +237,12 @@ def test_what_operators_write_is_not_read_as_markup():
 
 def test_a_history_row_says_what_it_changed_and_nothing_else():
     text = tenants.change_text(change("").update)
-    assert text == "nominal 6"
+    assert text == "nominal 6 slices"
     all_of_it = change(
         "", parent="", weight=2, type_limits={}, type_nominals={"a100": 1}, budget="off"
     ).update
     assert tenants.change_text(all_of_it) == (
-        "nominal 6, parent none, weight 2, types unlimited, guaranteed by type 1 × a100,"
+        "nominal 6 slices, weight 2, types unlimited, guaranteed by type 1 × a100, parent none,"
         " budget none"
     )
     assert tenants.change_text(change("", removed=True).update) == "deleted"

@@ -79,7 +79,7 @@ class TestPosts:
     def amounts(self, charges: tuple[Charge, ...]) -> list[tuple[str, int, int]]:
         (one,) = charges
         assert one.after == 3
-        return [(t.kind.value, t.amount_millislice_s, t.until_s - START_S) for t in one.transfers]
+        return [(t.kind.value, t.amount, t.until_s - START_S) for t in one.transfers]
 
     def test_the_use_of_a_running_job_up_to_the_boundary(self):
         assert self.amounts(self.posts(LIVE)) == [("post", 40_000, 40)]
@@ -147,7 +147,7 @@ class TestRoll:
     @pytest.mark.parametrize("was", [-5000, 0, 300])
     def test_the_first_one_begins_with_the_amount_whatever_was(self, was: int):
         entry = self.roll(was, 50, budget=a_budget(carry_over=400), last_rollover_s=None)
-        assert was + entry.amount_millislice_s == 1000
+        assert was + entry.amount == 1000
 
     @pytest.mark.parametrize(
         ("was", "used_since", "then"),
@@ -157,7 +157,7 @@ class TestRoll:
         self, was: int, used_since: int, then: int
     ):
         entry = self.roll(was, used_since, budget=a_budget(carry_over=200))
-        assert was + entry.amount_millislice_s == then
+        assert was + entry.amount == then
 
     def test_it_waits_for_runs_that_are_not_posted_up_to_it(self):
         due = {"physics": P_S}
@@ -189,7 +189,7 @@ class TestAmended:
     def test_in_a_running_period_the_difference_counts_at_once(self):
         more = BudgetEntry("physics", "adjust", 500, None, "olga", "more")
         assert self.amended(a_budget(1000), a_budget(1500)) == more
-        less = replace(more, amount_millislice_s=-400)
+        less = replace(more, amount=-400)
         assert self.amended(a_budget(1000), a_budget(600)) == less
 
     def test_another_rule_counts_from_the_next_roll_on(self):
@@ -202,7 +202,7 @@ class TestAmended:
     def test_a_budget_that_comes_back_begins_anew(self):
         entry = self.amended(None, a_budget(1000))
         assert entry is not None
-        assert entry.amount_millislice_s == 700
+        assert entry.amount == 700
 
 
 class TestLeft:

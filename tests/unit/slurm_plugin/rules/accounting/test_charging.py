@@ -45,7 +45,7 @@ def ended(run: SimulatedRun, seconds: int, *held: Reservation, tariff: Tariff = 
 def amounts(decided: Charging) -> list[tuple[str, int, int]]:
     """Kind, amount and how far it covers, in seconds from the start."""
     (one,) = decided.charges
-    return [(t.kind.value, t.amount_millislice_s, t.until_s - START_S) for t in one.transfers]
+    return [(t.kind.value, t.amount, t.until_s - START_S) for t in one.transfers]
 
 
 def reservation(run: SimulatedRun) -> Reservation:
@@ -366,7 +366,7 @@ def test_a_run_whose_type_accounting_does_not_name_is_charged_from_its_start_to_
     seen = replace(job_view(run), tres=UNNAMED, unnamed={"1g.10gb": 1})
     (begun,) = charge(TARIFF, [seen], [], (), {}).charges
     assert (begun.run.gres, begun.run.key.start_s) == ({"1g.10gb": 1}, START_S)
-    assert begun.transfers[-1].amount_millislice_s == 600_000
+    assert begun.transfers[-1].amount == 600_000
     store = MemoryStore()
     store.charges.post([begun])
     (held,) = store.charges.open_reservations()
@@ -375,7 +375,7 @@ def test_a_run_whose_type_accounting_does_not_name_is_charged_from_its_start_to_
     decided = charge(TARIFF, [], [record], (held,), {})
     store.charges.post(decided.charges)
     assert [transfer.kind.value for transfer in decided.charges[0].transfers] == ["post", "void"]
-    assert decided.charges[0].transfers[0].amount_millislice_s == 90_000
+    assert decided.charges[0].transfers[0].amount == 90_000
     assert decided.untyped == frozenset()
     # Accounting goes on to show it, and so does slurmctld: nothing is booked twice.
     over = replace(seen, state=JobState.ENDED, end_s=run.end_s)

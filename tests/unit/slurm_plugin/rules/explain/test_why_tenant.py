@@ -114,7 +114,7 @@ def test_a_window_that_lowers_the_quota_is_named():
     now = sight(running(1), tenants=(by_night,), as_set={"vision": usual})
     words = (
         "By the calendar it has now: nominal 1 slice (otherwise 4 slices),"
-        " borrowing limit 2 slices (otherwise unlimited)."
+        " borrowing limit 2 (otherwise unlimited)."
     )
     assert words in why_tenant("vision", now).sentences
     as_usual = sight(running(1), tenants=(usual,), as_set={"vision": usual})

@@ -1,6 +1,7 @@
 import pytest
 
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.quota import amounts
@@ -53,8 +54,8 @@ def test_what_is_no_exact_amount_is_refused_and_named(text: str, code: str):
 
 
 def test_an_adjustment_has_a_sign():
-    assert amounts.signed_slice_hours_from_text("-2.5", "--amount") == -9_000_000
-    assert amounts.signed_slice_hours_from_text("+2.5", "--amount") == 9_000_000
+    assert SLICES.amount("-2.5", "--amount") == -9_000_000
+    assert SLICES.amount("+2.5", "--amount") == 9_000_000
 
 
 def test_the_word_for_no_bound_is_the_largest_amount():

@@ -28,7 +28,7 @@ def test_what_was_set_stands_beside_what_it_was():
     words = quota_words(Quota(Millislices(1000), weight=3), QUOTA)
     assert words == (
         "nominal 6 slices (was 1 slice), borrowing limit unlimited (was 0),"
-        " at most 2 × 3g.40gb, 7 slices on H200-141GB (was anything)"
+        " types 2 × 3g.40gb (was unlimited), models 7 slices on H200-141GB (was unlimited)"
     )
     assert quota_words(None, Quota(Millislices(1000))) == "nominal 1 slice"
 
