@@ -306,9 +306,11 @@ class ClusterState:
             if self._starts is not None:
                 self._starts.cancel()
             arrays = self.pacing.alone() if self.view.complete else None
-            service_views = await self._look_at(arrays) if arrays else None
+            service_views = await (self._look_at(arrays) if arrays else self._look())
             if service_views is None:
-                service_views = await self._look()
+                # The next turn looks at all jobs, once slurmctld has had its pause.
+                self.acted.set()
+                return
             if self.acts:
                 await self._guard()
             self._watch_starts(service_views)

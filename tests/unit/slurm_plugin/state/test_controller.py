@@ -325,6 +325,8 @@ async def test_a_task_that_is_not_shown_alone_is_looked_for_among_all_jobs() -> 
     await looks(cluster_state, slurm, 1)
     await desire(cluster_state, 814, frozenset({0}))
     slurm.meanwhile = (job(0, held=False),)
+    assert "jobs" not in await looks(cluster_state, slurm, 1), "slurmctld has its pause first"
+    assert cluster_state.acted.is_set()
     assert (await looks(cluster_state, slurm, 1))["jobs"] == 1
     assert [slot.state for slot in _slots(cluster_state)][:2] == ["held", "held"]
 
