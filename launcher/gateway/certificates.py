@@ -46,7 +46,7 @@ def answer_at(url: str) -> str:
         return "nobody" if is_nobody else ""
     except (OSError, HTTPException, ValueError):
         return ""
-    shown = "".join(one for one in answer.headers.get("Server", "") if one.isprintable())
+    shown = "".join(letter for letter in answer.headers.get("Server", "") if letter.isprintable())
     return "" if is_ours else f"status {answer.status} {shown[:_SHOWN]}".rstrip()
 
 

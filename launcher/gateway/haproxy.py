@@ -348,11 +348,11 @@ class _Replaced:
         self._forget(self._said.keys() - living, self._asking.keys() - living)
         self._ended &= living
         due = living - self._asking.keys() - self._ended
-        new = {one: asyncio.create_task(self._ask(one)) for one in due}
+        new = {process: asyncio.create_task(self._ask(process)) for process in due}
         self._asking |= new
         if new:
             await asyncio.wait(new.values(), timeout=REPLACED_DEADLINE_S)
-        for process in [one for one, task in self._asking.items() if task.done()]:
+        for process in [process for process, task in self._asking.items() if task.done()]:
             self._said[process] = self._asking.pop(process).result()
         return [found for found in self._said.values() if found is not None]
 

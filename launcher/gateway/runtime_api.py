@@ -196,7 +196,7 @@ def commands(change: GatewayChange, maps: Maps) -> tuple[str, ...]:
             return target or _room_commands(change)
         case SendRound(backend):
             rounds = [f"set server {half}/{AGAIN} state" for half in _halves(backend)]
-            return tuple(f"{one} maint;{one} ready" for one in rounds)
+            return tuple(f"{server} maint;{server} ready" for server in rounds)
         case _:
             return (_map_command(change, maps),)
 
@@ -390,8 +390,12 @@ class LastLook:
     @classmethod
     def of(cls, process: str, gateway: Gateway) -> "LastLook":
         """Build it from a look at that process."""
-        idle = {name: one for name, one in gateway.backends.items() if not one.servers}
-        lines = {name: len(one.servers) for name, one in gateway.backends.items() if one.servers}
+        idle = {name: backend for name, backend in gateway.backends.items() if not backend.servers}
+        lines = {
+            name: len(backend.servers)
+            for name, backend in gateway.backends.items()
+            if backend.servers
+        }
         routed = _routed(gateway.routes) & lines.keys()
         modes = [server.mode for name in routed for server in gateway.backends[name].servers]
         live = sum(mode is not ServerMode.MAINT for mode in modes)
@@ -407,9 +411,9 @@ class LastLook:
     def with_changes(self, changes: Iterable[GatewayChange]) -> "LastLook":
         """Return it after changes that the launcher itself has made."""
         made = tuple(changes)
-        new = {one.backend for one in made if isinstance(one, AddRoute | MoveRoute)}
-        used = new | {one.backend for one in made if isinstance(one, ServerChange)}
-        unused = {name: one for name, one in self.unused.items() if name not in used}
+        new = {change.backend for change in made if isinstance(change, AddRoute | MoveRoute)}
+        used = new | {change.backend for change in made if isinstance(change, ServerChange)}
+        unused = {name: place for name, place in self.unused.items() if name not in used}
         return replace(self, routed=self.routed | (new & self.lines.keys()), unused=unused)
 
 
@@ -720,7 +724,7 @@ def _parse_rows(header: str, lines: Iterable[str], rows: dict[str, dict[str, _Ro
     queued, sessions, total, status, place, check, sent, same, other, most, unanswered, said = map(
         columns.index, names
     )
-    good, refused, failed = (columns.index(f"hrsp_{one}xx") for one in (2, 4, 5))
+    good, refused, failed = (columns.index(f"hrsp_{digit}xx") for digit in (2, 4, 5))
     for line in csv.reader(lines):
         rows.setdefault(line[0], {})[line[1]] = _Row(
             int(line[queued]),

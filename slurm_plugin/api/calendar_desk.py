@@ -105,7 +105,7 @@ class CalendarDesk(LedgerDesk):
     def _above(self, window: Window, whole: int, *, is_removed: bool) -> str:
         """Say from when on and by how much quotas would exceed the cluster; "" if not at all."""
         ledger, now_s = self._ledger, self._cluster_state.clock.shown_s
-        windows = [one for one in ledger.windows.not_over() if one.kind in _OF_CAPACITY]
+        windows = [window for window in ledger.windows.not_over() if window.kind in _OF_CAPACITY]
         when = moments((*windows, window), now_s, self._settings.ledger.time_zone)
         found = overcommitted_at(
             ledger.tenants.policy(), windows, window, when, whole, is_removed=is_removed

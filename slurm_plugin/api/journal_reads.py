@@ -65,6 +65,6 @@ def _step(step: StepRecord) -> StepRecord:
     )
 
 
-def _repartition(one: Repartition) -> Repartition:
-    steps = one.steps[-_STEPS:]
-    return replace(one, steps=steps, earlier_steps=len(one.steps) - len(steps))
+def _repartition(repartition: Repartition) -> Repartition:
+    steps = repartition.steps[-_STEPS:]
+    return replace(repartition, steps=steps, earlier_steps=len(repartition.steps) - len(steps))

@@ -151,6 +151,6 @@ def unknown_key(key_id: str, known: Iterable[KeyView]) -> InvalidInputError:
     It is the same for a key of others and for none. A key's name is answered by its ids.
     """
     named = [key for key in known if key.name == key_id and key.revoked_s is None]
-    ids = ", ".join(f"{one.key_id} of {one.tenant}" for one in named)
+    ids = ", ".join(f"{key.key_id} of {key.tenant}" for key in named)
     hint = f"That is a name; give its id: {ids}." if named else "Yours: slicewise key list"
     return InvalidInputError(Code.NAME_UNKNOWN, f"You have no key {key_id!r}.", hint)

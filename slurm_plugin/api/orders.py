@@ -78,13 +78,19 @@ class ServiceOrders:
             return
         async with self._lock:
             arrays = arrays_of(self._cluster_state.view.services)
-            for key, one in rolled_over(self._orders, arrays).items():
-                await asyncio.to_thread(self._ledger.orders.write, key, "scale", one, _AUTHOR)
-                self._show({**self._orders, key: one})
+            for key, order in rolled_over(self._orders, arrays).items():
+                await asyncio.to_thread(self._ledger.orders.write, key, "scale", order, _AUTHOR)
+                self._show({**self._orders, key: order})
             for key in sorted(over(self._orders, arrays)):
                 nothing = Ordered(NO_ORDER, self._orders[key].array_job_id)
                 await asyncio.to_thread(self._ledger.orders.write, key, "over", nothing, _AUTHOR)
-                self._show({one: o for one, o in self._orders.items() if one != key})
+                self._show(
+                    {
+                        service_key: o
+                        for service_key, o in self._orders.items()
+                        if service_key != key
+                    }
+                )
                 report("order_over", service="/".join(key), tenant=key[0])
 
     async def order(
@@ -129,7 +135,7 @@ class ServiceOrders:
 
     def _show(self, orders: Mapping[ServiceKey, Ordered]) -> None:
         self._orders = orders
-        self._cluster_state.set_orders({key: one.order for key, one in orders.items()})
+        self._cluster_state.set_orders({key: order.order for key, order in orders.items()})
 
 
 def _bounds(service: ServiceView) -> ReplicaBounds:

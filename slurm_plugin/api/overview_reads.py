@@ -69,7 +69,7 @@ class _Moment:
     @property
     def is_over(self) -> bool:
         """Whether the next reader should be told of a newer one; not while answers are made."""
-        if not all(one.done() for one in self._told.values()):
+        if not all(answer.done() for answer in self._told.values()):
             return False
         fresh_s = max(_FRESH_S, _SHARE * self._spent_s)
         return time.monotonic() - self._began_s > fresh_s
@@ -182,7 +182,9 @@ class OverviewReads:
         """Jobs of which it is not known yet which instances they have; forget those that ended."""
         sharing = sharing_types(seats)
         keys = {_key(job) for job in sharing}
-        self._indices = {key: one for key, one in self._indices.items() if key in keys}
+        self._indices = {
+            key: device_indices for key, device_indices in self._indices.items() if key in keys
+        }
         return tuple(job for job in sharing if _key(job) not in self._indices)
 
     async def _read_indices(self, jobs: Sequence[JobView]) -> None:
@@ -211,7 +213,7 @@ class OverviewReads:
                 if tenant.budget is not None
             },
             surveyed=self._surveyed,
-            indices={key[0]: one for key, one in self._indices.items()},
+            indices={key[0]: device_indices for key, device_indices in self._indices.items()},
         )
 
 

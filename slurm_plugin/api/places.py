@@ -73,7 +73,7 @@ class UserPlaces:
     def leave(self, connection: Connection) -> None:
         """Free the connection's place."""
         self._idle.pop(connection, None)
-        self._open -= Counter([one] if (one := self.uids.pop(connection, None)) is not None else ())
+        self._open -= Counter([uid] if (uid := self.uids.pop(connection, None)) is not None else ())
 
     def _is_full(self, uid: int) -> bool:
         limits = self._limits
@@ -81,7 +81,7 @@ class UserPlaces:
             return True
         if uid in limits.reserved_for:
             return self._open.total() >= limits.connections
-        others = self._open.total() - sum(self._open[one] for one in limits.reserved_for)
+        others = self._open.total() - sum(self._open[uid] for uid in limits.reserved_for)
         return others >= limits.connections - limits.reserved
 
     def _made_room(self, uid: int) -> bool:
@@ -89,9 +89,13 @@ class UserPlaces:
         limits = self._limits
         if self._open[uid] >= limits.connections_per_uid:
             return False
-        others = [one for one in self._idle.values() if one.uid not in limits.reserved_for]
+        others = [
+            connection
+            for connection in self._idle.values()
+            if connection.uid not in limits.reserved_for
+        ]
         cut = idle_to_cut(uid, others, self._open)
-        for connection in [one for one, idle in self._idle.items() if idle == cut]:
+        for connection in [connection for connection, idle in self._idle.items() if idle == cut]:
             connection.drop()
         return cut is not None
 

@@ -29,7 +29,7 @@ def queue(request: QueueRequest, principal: Principal, facts: OverviewFacts) -> 
             seen.append((position, job))
         else:
             hidden.append(job)
-    page = list(islice((one for one in seen if one[0] > request.after), _PAGE_ROWS))
+    page = list(islice((row for row in seen if row[0] > request.after), _PAGE_ROWS))
     return QueueAnswer(
         observed_s=facts.observed_s,
         complete=facts.complete,

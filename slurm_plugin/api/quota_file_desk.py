@@ -79,6 +79,8 @@ class QuotaFileDesk(LedgerDesk):
         answer = QuotaFileAnswer(
             change=change.report(settings.cluster.name),
             differences=differing,
-            commands=tuple(one for stage in stages(differing, found) for one in stage),
+            commands=tuple(
+                difference for stage in stages(differing, found) for difference in stage
+            ),
         )
         return change, answer

@@ -63,7 +63,7 @@ def _answer(change: PlannedChange, cluster: str) -> QuotaPlanAnswer:
         unchanged=len(report.tenants) - len(shown),
         loans=loans[:_MOST],
         harms=harms[:_MOST],
-        left_out=sum(len(one[_MOST:]) for one in (shown, loans, harms)),
+        left_out=sum(len(rows[_MOST:]) for rows in (shown, loans, harms)),
         hidden=report.hidden,
         ended_windows=report.ended_windows,
         warnings=report.warnings,

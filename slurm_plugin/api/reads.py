@@ -346,7 +346,9 @@ class Reads:
 
     def _count(self, uid: int) -> None:
         waiting, is_operator = self._waiting, self._is_operator(uid)
-        alike = sum(n for one, n in waiting.items() if self._is_operator(one) is is_operator)
+        alike = sum(
+            n for waiting_uid, n in waiting.items() if self._is_operator(waiting_uid) is is_operator
+        )
         if alike >= _WAITING or (not is_operator and waiting[uid] >= _WAITING_PER_UID):
             raise UnreachableError(
                 Code.BUSY, "The daemon has as many reads in progress as it allows.", "Try again."

@@ -147,6 +147,6 @@ def _loan_faults(connection: Connection, cluster: str) -> Iterator[str]:
     recorded = connection.execute(window_rows.window_records_of(cluster))
     # Windows that are over count, too: loans follow them only at the next round.
     windows = [window_rows.window_record(row).window for row in recorded]
-    for one in sorted(set(loans) - set(loosely_within(policy, windows, loans))):
-        pair = f"{one.lender} to {one.borrower} on {cluster}"
-        yield f"loan of {pair}: {one.amount_millislices} are beyond what its limits allow"
+    for loan in sorted(set(loans) - set(loosely_within(policy, windows, loans))):
+        pair = f"{loan.lender} to {loan.borrower} on {cluster}"
+        yield f"loan of {pair}: {loan.amount_millislices} are beyond what its limits allow"

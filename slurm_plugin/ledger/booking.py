@@ -82,7 +82,7 @@ def _prepared(
         _checked(psycopg, driver, driver.pgconn.prepare(_NAME, statement.encode("ascii")))
         connection.info[statement] = True
     found = _checked(psycopg, driver, driver.pgconn.exec_prepared(_NAME, [values]))
-    return [int(one) for one in found.get_value(0, 0)[1:-1].split(b",") if one]
+    return [int(number) for number in found.get_value(0, 0)[1:-1].split(b",") if number]
 
 
 def _checked(psycopg: Any, driver: Any, result: Any) -> Any:

@@ -150,11 +150,11 @@ class Charges(LedgerPart):
             {
                 "of_job_id": key.job_id,
                 "of_start_s": key.start_s,
-                "gone": monotonic_s - one.since_s,
-                "end": one.end_s,
-                "shown": one.shown_s,
+                "gone": monotonic_s - lost.since_s,
+                "end": lost.end_s,
+                "shown": lost.shown_s,
             }
-            for key, one in found.items()
+            for key, lost in found.items()
         ]
         with writing(self._engine) as connection:
             connection.execute(delete(lost_runs).where(lost_runs.c.run_id.in_(mine)))

@@ -101,7 +101,9 @@ class History(LedgerPart):
                 if coarser_s is not None:
                     newest_s = self._newest_s(connection, coarser_s, now_s)
                     before_s = min(before_s, 0 if newest_s is None else newest_s + coarser_s)
-                gone = [self._forget(connection, one, step_s, before_s, most) for one in HISTORY]
+                gone = [
+                    self._forget(connection, table, step_s, before_s, most) for table in HISTORY
+                ]
                 done.append(max(gone) < most)
         return all(done)
 
@@ -111,7 +113,7 @@ class History(LedgerPart):
         used = (
             select(table.c.subject_id).where(table.c.subject_id == named.id) for table in HISTORY
         )
-        unused = (~one.exists() for one in used)
+        unused = (~table.exists() for table in used)
         with writing(self._engine) as connection:
             connection.execute(DEADLINE)
             # While another leader adds rows, their names seem unused. Who adds names has a lock on
@@ -264,8 +266,8 @@ class History(LedgerPart):
         return int(connection.execute(delete(table).where(keys.in_(of_all))).rowcount)
 
 
-def _name_of(one: Figures) -> tuple[str, str]:
-    return (getattr(one, "tenant", ""), getattr(one, "service", ""))
+def _name_of(figures: Figures) -> tuple[str, str]:
+    return (getattr(figures, "tenant", ""), getattr(figures, "service", ""))
 
 
 def _given(name: str, **types: Any) -> NamedFromClause:

@@ -72,7 +72,7 @@ def history_answer(
 
     def figures(name: str) -> tuple[float | None, ...]:
         found = (rows.get(at_s, {}).get(name) for at_s in steps.times_s)
-        return tuple(None if one is None else round(one, 3) for one in found)
+        return tuple(None if value is None else round(value, 3) for value in found)
 
     table, units = _figures_of(tenant, service)
     return HistoryAnswer(

@@ -49,7 +49,7 @@ class ObservationSums(LedgerPart):
             )
 
     def _add(self, connection: Connection, table: Table, sums: Iterable[_Sum]) -> None:
-        rows = [{"cluster": self._cluster, **_row(one)} for one in sums]
+        rows = [{"cluster": self._cluster, **_row(record)} for record in sums]
         if not rows:
             return
         # Two daemons that add to the same rows must lock them in the same order.
@@ -79,5 +79,5 @@ _COLUMNS = {"user": "user_name"}
 """Columns with another name than the field: PostgreSQL keeps the word for itself."""
 
 
-def _row(one: Submissions | LentBetween | QuotaUse) -> dict[str, Any]:
-    return {_COLUMNS.get(name, name): value for name, value in asdict(one).items()}
+def _row(record: Submissions | LentBetween | QuotaUse) -> dict[str, Any]:
+    return {_COLUMNS.get(name, name): value for name, value in asdict(record).items()}

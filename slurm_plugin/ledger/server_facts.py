@@ -130,16 +130,19 @@ def _with_others(facts: LedgerFacts, engine: Engine) -> LedgerFacts:
     with reading(engine) as connection:
         connected = connection.execute(_CONNECTED).one()
         taken = connection.execute(_TAKEN).all()
-        open_first = {one.number for one in connection.execute(_OPEN)}
+        open_first = {session.number for session in connection.execute(_OPEN)}
     still = []
     if open_first:
         time.sleep(_LOOKS_AGAIN_S)
         with reading(engine) as connection:
-            still = [one for one in connection.execute(_OPEN) if one.number in open_first]
+            still = [
+                session for session in connection.execute(_OPEN) if session.number in open_first
+            ]
     return replace(
         facts,
         holders=tuple(
-            LockHolder(one.role, one.application, one.what, one.age_s) for one in (*taken, *still)
+            LockHolder(holder.role, holder.application, holder.what, holder.age_s)
+            for holder in (*taken, *still)
         ),
         connections=connected.of_all,
         most_connections=connected.most,

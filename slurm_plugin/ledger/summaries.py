@@ -97,4 +97,4 @@ def _used(ledger: Ledger, ledger_view: LedgerView, zone: str, payer: str, budget
 
 def left_millislice_s(ledger_view: LedgerView) -> Mapping[str, int]:
     """What each budget that has begun has left in millislice-seconds, by tenant."""
-    return {tenant: one.left_millislice_s for tenant, one in ledger_view.left.items()}
+    return {tenant: budget.left_millislice_s for tenant, budget in ledger_view.left.items()}

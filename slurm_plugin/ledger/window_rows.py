@@ -40,17 +40,17 @@ def window(row: Any) -> Window:
     )
 
 
-def window_values(one: Window) -> Mapping[str, object]:
+def window_values(window: Window) -> Mapping[str, object]:
     """A window as columns of ``quota_windows``, without author and reason."""
     return {
-        "tenant": one.tenant,
-        "kind": one.kind,
-        "amount_millislices": one.amount_millislices,
-        "days": sorted(one.days),
-        "begin_min": one.begin_min,
-        "end_min": one.end_min,
-        "first_s": one.first_s,
-        "last_s": one.last_s,
+        "tenant": window.tenant,
+        "kind": window.kind,
+        "amount_millislices": window.amount_millislices,
+        "days": sorted(window.days),
+        "begin_min": window.begin_min,
+        "end_min": window.end_min,
+        "first_s": window.first_s,
+        "last_s": window.last_s,
     }
 
 

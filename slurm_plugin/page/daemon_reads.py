@@ -175,18 +175,18 @@ def _may_be_token(text: str) -> bool:
     return 0 < len(text) <= _LONGEST_TOKEN and text.isascii()
 
 
-def joined(one: Answer, after: Answer) -> Answer:
+def joined(answer: Answer, after: Answer) -> Answer:
     """Two pages as one that follow each other."""
-    match one, after:
+    match answer, after:
         case StatementAnswer(), StatementAnswer():
-            return after.model_copy(update={"rows": one.rows + after.rows})
+            return after.model_copy(update={"rows": answer.rows + after.rows})
         case TenantsAnswer(), TenantsAnswer():
             # The tenants of both pages may share a budget.
-            budgets = {budget.tenant: budget for budget in one.budgets + after.budgets}
+            budgets = {budget.tenant: budget for budget in answer.budgets + after.budgets}
             return after.model_copy(
                 update={
-                    "tenants": one.tenants + after.tenants,
-                    "loans": one.loans + after.loans,
+                    "tenants": answer.tenants + after.tenants,
+                    "loans": answer.loans + after.loans,
                     "budgets": tuple(budgets.values()),
                 }
             )

@@ -57,7 +57,7 @@ class Feeds:
 
     def require_room(self, user: str) -> None:
         """Raise UnreachableError (SW-BUSY) if too many streams are open for one more."""
-        own = sum(one.viewers for known, one in self._feeds.items() if known.user == user)
+        own = sum(feed.viewers for known, feed in self._feeds.items() if known.user == user)
         if own >= _PER_USER or self.viewers >= _MOST:
             raise UnreachableError(Code.BUSY, "Too many live pages are open.", "Close some.")
 

@@ -75,7 +75,11 @@ class OidcLogins:
                 self._callback, state=state, nonce=nonce, code_verifier=verifier
             )
         now_s = self._clock_s()
-        self._begun = {key: one for key, one in self._begun.items() if one.until_s > now_s}
+        self._begun = {
+            key: begun_login
+            for key, begun_login in self._begun.items()
+            if begun_login.until_s > now_s
+        }
         for key in list(self._begun)[: max(0, len(self._begun) - _MOST + 1)]:
             del self._begun[key]
         self._begun[state] = _Begun(browser, verifier, nonce, now_s + _LASTS_S)
@@ -125,7 +129,7 @@ class OidcLogins:
             self._callback, code=code, code_verifier=begun.verifier
         )
         wanted = {"iss": own.issuer, "aud": own.client_id, "nonce": begun.nonce}
-        options = {name: {"essential": True, "value": one} for name, one in wanted.items()}
+        options = {name: {"essential": True, "value": value} for name, value in wanted.items()}
         return dict(await provider.parse_id_token(token, begun.nonce, options, leeway=_LEEWAY_S))
 
     async def _asked_provider(self) -> Any:

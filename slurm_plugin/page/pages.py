@@ -51,8 +51,8 @@ class PagePlace:
 
     def link(self, **words: str) -> str:
         """The same page with other words in its query; without ``page`` it is its first page."""
-        asked = {name: one for name, one in self.query.items() if name not in _PLACES} | words
-        written = urlencode({name: one for name, one in asked.items() if one})
+        asked = {name: value for name, value in self.query.items() if name not in _PLACES} | words
+        written = urlencode({name: value for name, value in asked.items() if value})
         return f"{self.path}?{written}" if written else self.path
 
 
@@ -116,7 +116,7 @@ class Page:
 
     def filters_below(self, heading: str) -> tuple[Filter, ...]:
         """Those that stand below the heading with this id; "" are those above all."""
-        return tuple(one for one in self.filters if one.below == heading)
+        return tuple(shown_filter for shown_filter in self.filters if shown_filter.below == heading)
 
 
 _WORD = re.compile(r"\{(\w+)\}")

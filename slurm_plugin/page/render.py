@@ -61,7 +61,7 @@ def environment(assets: Mapping[str, Asset]) -> Environment:
     made.globals |= {
         "static": {name: asset.path for name, asset in assets.items()},
         "slice_states": STATES,
-        **{one.__name__: one for one in _VIEWS},
+        **{view.__name__: view for view in _VIEWS},
         "lender_name": lambda loan: loan.lender,
         "borrower_name": lambda loan: loan.borrower,
         "tenant_name": lambda tenant: tenant.name,

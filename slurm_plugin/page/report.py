@@ -43,7 +43,7 @@ def report_html(facts: MonthFacts, made_s: int) -> str:
         chart=chart_markup(_of_states(facts)),
         states=_state_rows(facts),
         tenants=[_tenant_row(tenant) for tenant in facts.tenants],
-        sections=[_section(one) for one in most[:CHARTED]],
+        sections=[_section(tenant) for tenant in most[:CHARTED]],
         uncharted=len(most[CHARTED:]),
     )
 
@@ -98,8 +98,8 @@ def _state_rows(facts: MonthFacts) -> Sequence[tuple[str, str, str]]:
     amounts = {name: month.sum_millislice_s(facts.slices, name) for name in STATES}
     whole = sum(amounts.values())
     return [
-        (STATES[name].word, hours(one), percent(month.ratio(one, whole)))
-        for name, one in amounts.items()
+        (STATES[name].word, hours(amount), percent(month.ratio(amount, whole)))
+        for name, amount in amounts.items()
     ]
 
 
@@ -133,7 +133,7 @@ def _section(tenant: TenantMonth) -> Mapping[str, Any]:
     return {
         "row": row,
         "charts": [chart_markup(chart) for chart in charts],
-        "services": [_service_row(one) for one in tenant.services[:_SERVICES]],
+        "services": [_service_row(service) for service in tenant.services[:_SERVICES]],
         "others": len(tenant.services[_SERVICES:]),
     }
 

@@ -404,7 +404,7 @@ class WebServer:
             if isinstance(answers, SlicewiseError):
                 raise answers
             return web.Response(
-                text=json.dumps({name: _plain(one) for name, one in answers.items()}),
+                text=json.dumps({name: _plain(answer) for name, answer in answers.items()}),
                 content_type="application/json",
             )
         main = self._main(page, place, visit, session, answers)
@@ -447,9 +447,9 @@ class WebServer:
         try:
             await _send(response, runs_csv((), 0))
             await _send_rows(response, found, month)
-            async for one in pages:
-                found = one
-                await _send_rows(response, one, month)
+            async for page_rows in pages:
+                found = page_rows
+                await _send_rows(response, page_rows, month)
             if getattr(found, "more", None) is not None:
                 # There are more runs than one file has.
                 connection.drop()
@@ -471,7 +471,7 @@ class WebServer:
     def _found(self, visit: Visit, path: str) -> tuple[Page, PagePlace]:
         for page in PAGES:
             if (words := page.match(path)) is not None:
-                decoded = {name: unquote(one) for name, one in words.items()}
+                decoded = {name: unquote(word) for name, word in words.items()}
                 if "tenant" in decoded:
                     decoded["tenant"] = account_name(decoded["tenant"])
                 return page, PagePlace(path, decoded, visit.query, wall_s(), self._site_zone)
@@ -484,8 +484,8 @@ class WebServer:
         if rest and first.exception() is None:
             # What stands beside it must not keep it back.
             await asyncio.wait(rest, timeout=_BESIDE_S)
-        for one in rest:
-            one.cancel()
+        for task in rest:
+            task.cancel()
         found = await asyncio.gather(first, *rest, return_exceptions=True)
         answers: dict[str, Answer | Refusal] = {}
         for name, answer in zip(asks, found, strict=True):

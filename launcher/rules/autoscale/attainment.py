@@ -152,12 +152,12 @@ def _newest(seen: Passing, before: int, came: int) -> Iterable[Cohort]:
 def _split(waits: list[Cohort], begun: int) -> tuple[list[Cohort], list[Cohort]]:
     """Return the first ``begun`` requests, and the others."""
     first: list[Cohort] = []
-    for index, one in enumerate(waits):
-        if one.count > begun:
-            left = [replace(one, count=one.count - begun), *waits[index + 1 :]]
-            return ([*first, replace(one, count=begun)] if begun else first), left
-        first.append(one)
-        begun -= one.count
+    for index, wait in enumerate(waits):
+        if wait.count > begun:
+            left = [replace(wait, count=wait.count - begun), *waits[index + 1 :]]
+            return ([*first, replace(wait, count=begun)] if begun else first), left
+        first.append(wait)
+        begun -= wait.count
     return first, []
 
 

@@ -336,7 +336,7 @@ def _moved(
 
 
 def _up_to(levels: _Levels, limit: int) -> _Levels:
-    return {step: one for step, one in levels.items() if one.in_flight <= limit + 0.5}
+    return {step: level for step, level in levels.items() if level.in_flight <= limit + 0.5}
 
 
 def _learnt(known: ReplicaCapacity, seen: Level, *, is_full: bool) -> tuple[_Levels, _Levels]:
@@ -377,13 +377,13 @@ def _agreeing(levels: _Levels, now: Level, below: float) -> _Levels:
     which they may be quicker than that.
     """
     found: dict[int, Level] = {}
-    for step, one in levels.items():
-        times = one.in_flight / now.in_flight
+    for step, level in levels.items():
+        times = level.in_flight / now.in_flight
         nearer = partial(_nearer, times, below)
         found[step] = replace(
-            one,
-            answers=one.busy_s / nearer(one.service_s, now.service_s),
-            token=_agreed(one.token, now.token, nearer),
+            level,
+            answers=level.busy_s / nearer(level.service_s, now.service_s),
+            token=_agreed(level.token, now.token, nearer),
         )
     return found
 
@@ -459,12 +459,12 @@ def _curve(time_of: _Time, levels: _Levels, lights: _Levels, elsewhere: Points) 
     """Join what was seen of full replicas, of others at steps not seen full, and elsewhere."""
     full = sorted(levels.values(), key=_in_flight)
     found = [(level.in_flight, time_of(level)) for level in full]
-    for step, one in lights.items():
+    for step, light in lights.items():
         if any(near in levels and time_of(levels[near]) for near in (step - 1, step, step + 1)):
             continue
         # With as many as a full replica that has more, a request takes no longer than there.
-        above_s = [time_of(two) or inf for two in full if two.in_flight > one.in_flight]
-        found.append((one.in_flight, min(time_of(one) or inf, *above_s, inf)))
+        above_s = [time_of(two) or inf for two in full if two.in_flight > light.in_flight]
+        found.append((light.in_flight, min(time_of(light) or inf, *above_s, inf)))
     found += _beside(elsewhere, (*levels.values(), *lights.values()), time_of)
     points: list[tuple[float, float]] = []
     for in_flight, seen_s in sorted((at, seen_s) for at, seen_s in found if seen_s):
@@ -567,7 +567,7 @@ def _limit(curves: _Curves, limit: int, bounds: CapacityBounds) -> int:
     # A sample near the bound says now this and now that.
     is_near = all(_time_s(curve, limit) <= most_s * (1 + _NOISE) for curve, most_s in objectives)
     if worth < limit and is_near:
-        rates = [one / _time_s(curves.service, one) for one in (limit, worth)]
+        rates = [requests / _time_s(curves.service, requests) for requests in (limit, worth)]
         return limit if rates[0] * _WORTH > rates[1] else worth
     return worth
 

@@ -165,5 +165,7 @@ def _expected(known: Crests) -> Iterator[_Expected]:
 
 def highest_since(known: Crests, since_s: float) -> int:
     """Return the highest level that was reached since then; 0: none."""
-    reached = [level for level, one in zip(LEVELS, known, strict=False) if one.last_s >= since_s]
+    reached = [
+        level for level, crest in zip(LEVELS, known, strict=False) if crest.last_s >= since_s
+    ]
     return max(reached, default=0)

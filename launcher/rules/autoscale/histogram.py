@@ -35,7 +35,7 @@ def added_bins(
     if not weights:
         return tuple(more)
     new = more or [0.0] * len(weights)
-    return tuple(keep * one + other for one, other in zip(weights, new, strict=True))
+    return tuple(keep * weight + other for weight, other in zip(weights, new, strict=True))
 
 
 def counted_since(before: Sequence[float], now: Sequence[float]) -> tuple[float, ...]:

@@ -33,7 +33,7 @@ def measured_prior(text: str) -> Prior | None:
     """Read such a text; None of "", and of what nobody could have measured."""
     day, *said = text.split(",")
     try:
-        points = [tuple(map(float, one.split(":"))) for one in said]
+        points = [tuple(map(float, pair.split(":"))) for pair in said]
         rows = sorted((many, took, token, first) for many, took, token, first in points)
     except ValueError:
         return None

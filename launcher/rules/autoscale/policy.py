@@ -326,7 +326,10 @@ def _is_full(scaling: Scaling, look: ServiceLook) -> bool:
 
 
 def _is_stated(scaling: Scaling) -> bool:
-    return any(one is not None for one in (scaling.max_queue_s, scaling.p95_s, scaling.ttft_s))
+    return any(
+        objective_s is not None
+        for objective_s in (scaling.max_queue_s, scaling.p95_s, scaling.ttft_s)
+    )
 
 
 def _tokens(known: TokensDone, look: ServiceLook, answered: int, scaling: Scaling) -> TokensDone:

@@ -246,10 +246,10 @@ def _holders(facts: GatewayFacts) -> Iterator[Finding]:
     if not port.isdecimal():
         return
     place, users = (host.strip("[]"), int(port)), facts.haproxy_users
-    for one in held_by_others(facts.holders, *place, users, _MAY_HOLD)[:1]:
+    for holder in held_by_others(facts.holders, *place, users, _MAY_HOLD)[:1]:
         yield error(
             Code.GATEWAY_PORT,
-            f"{one.text} listens on port {port}, and gateway.bind is {facts.bind}",
+            f"{holder.text} listens on port {port}, and gateway.bind is {facts.bind}",
             "HAProxy does not start, and clients reach that program",
             Mend(Place.GATEWAY, f"ss -ltnp sport = :{port}"),
             advice="End that program, or name a free port in gateway.bind and gateway.url.",

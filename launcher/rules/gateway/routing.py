@@ -307,7 +307,7 @@ def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
         model_name(route.service, adapter) for route in routes for adapter in route.adapters
     }
     there = gateway.adapter_entries
-    gone = (one for one in sorted(there) if adapter_of_entry(one) not in adapters)
+    gone = (entry for entry in sorted(there) if adapter_of_entry(entry) not in adapters)
     changes += [SetAdapter(entry, there=False) for entry in gone]
     changes += [SetAdapter(name, there=True) for name in sorted(adapters - there.keys())]
     used = {name for service, name in gateway.routes.items() if service in living}
@@ -422,10 +422,10 @@ def _wake(routes: Sequence[Route], backends: dict[str, str], lines: _Lines) -> d
                 and not (is_full and tenant_of(one.service) != tenant_of(route.service))
             )
             idle = free[route.pool + IDLE]
-            if (one := next(resting, None)) is not None and idle:
-                backends[one.service] = idle.pop(0)
-                unused.remove(one)
-                holders.remove(one.service, one.pool)
+            if (resting_route := next(resting, None)) is not None and idle:
+                backends[resting_route.service] = idle.pop(0)
+                unused.remove(resting_route)
+                holders.remove(resting_route.service, resting_route.pool)
         if why := holders.why_none(route.service, route.pool):
             unmoved[route.service] = why
         elif free[route.pool]:

@@ -190,7 +190,7 @@ class Gateway:
 
         An engine's are two pools: POOL with server lines, and ``POOL{IDLE}`` without.
         """
-        return {one: found for one, found in self.backends.items() if one.rstrip(digits) == name}
+        return {pool: found for pool, found in self.backends.items() if pool.rstrip(digits) == name}
 
     @cached_property
     def adapters(self) -> Mapping[str, int]:

@@ -197,7 +197,9 @@ def create_window(
 
 def _one_value(texts: Sequence[str | None]) -> tuple[WindowKind, Millislices]:
     """Return the window's kind and amount; ``texts`` are in the order of ``_READERS``."""
-    given = [(one, text) for one, text in zip(_READERS, texts, strict=True) if text is not None]
+    given = [
+        (reader, text) for reader, text in zip(_READERS, texts, strict=True) if text is not None
+    ]
     if len(given) != 1:
         raise typer.BadParameter(f"Give one of {', '.join(option for _, option, _ in _READERS)}.")
     ((kind, option, reader), text) = given[0]
@@ -235,7 +237,7 @@ def list_windows(
     of_it = [window for window in windows if tenant is None or window.tenant in {ALL, tenant}]
     shown = [_shown(window, now_s, zone) for window in of_it]
     if as_json:
-        print_json([present.window_now(one) for one in shown])
+        print_json([present.window_now(window) for window in shown])
         return
     console().print(
         present.windows_table(shown, zone).or_say(
@@ -278,7 +280,7 @@ def _weeks(
     found = [effective_nominal(in_force(policy, windows, sample)) for sample in samples]
     weeks = []
     for name in policy if tenant is None else [tenant]:
-        amounts = [one[name] for one in found]
+        amounts = [row[name] for row in found]
         if tenant is None and len(set(amounts)) == 1:
             continue
         pairs = list(zip(samples, amounts, strict=True))

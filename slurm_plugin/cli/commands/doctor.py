@@ -427,7 +427,7 @@ class _Site:
         failed = (failure(self._slurm),) if isinstance(self._slurm, SlicewiseError) else ()
         engines = settings.engines if settings else {}
         default = EngineSettings()
-        programs = missing_programs(one.python for one in (default, *engines.values()))
+        programs = missing_programs(engine.python for engine in (default, *engines.values()))
         is_needed = engines.get("triton", default).private_shm is not False
         bars = namespace_bars() if is_needed else {}
         try:

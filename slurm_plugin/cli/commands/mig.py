@@ -75,7 +75,7 @@ def profiles(model: AnyModel = None, as_json: Json = False) -> None:
     if as_json:
         print_json(ShownBoards(shown, sources()))
         return
-    rows = [(one, profile) for one in shown for profile in one.profiles.values()]
+    rows = [(board, profile) for board in shown for profile in board.profiles.values()]
     console().print(profiles_table(rows))
 
 
@@ -102,16 +102,22 @@ def layouts(
     least = Counter(profile_of(board(model), name).name for name in wanted or ())
     on = _plain(board(model), besides=least)
     found = geometry(on)
-    shown = [one for one in (found.layouts if every else found.maximal) if _has(one, least)]
+    shown = [
+        layout for layout in (found.layouts if every else found.maximal) if _has(layout, least)
+    ]
     if as_json:
-        print_json([sorted(one, key=_start) for one in shown])
+        print_json([sorted(layout, key=_start) for layout in shown])
         return
     console().print(layouts_table(on, shown).or_say("No layout has these profiles."))
     console().print(Text(f"{len(shown)} layouts"))
 
 
 def _plain(on: Board, besides: Collection[str]) -> Board:
-    shown = {name: one for name, one in on.profiles.items() if not one.extension or name in besides}
+    shown = {
+        name: profile
+        for name, profile in on.profiles.items()
+        if not profile.extension or name in besides
+    }
     return replace(on, profiles=shown)
 
 

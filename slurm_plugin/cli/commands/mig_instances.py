@@ -158,7 +158,7 @@ def instances(
             "Give FILE with --rate and --slo-ms, or --service NAME=FILE,RATE,SLO_MS.",
         )
     objective = TokenObjective(ttft_ms, tpot_ms)
-    services = [_keeping(one, objective) for one in services]
+    services = [_keeping(service, objective) for service in services]
     on = _board(services, gpu_model)
     chosen = _choose(services, on, _costs(on))
     if as_json_:
@@ -167,22 +167,22 @@ def instances(
         console().print(report(chosen))
 
 
-def _keeping(one: ServiceDemand, objective: TokenObjective) -> ServiceDemand:
+def _keeping(demand: ServiceDemand, objective: TokenObjective) -> ServiceDemand:
     """Leave out what does not keep the objective.
 
     Raises InvalidInputError (SW-SLO-UNREACHABLE) if that is everything.
     """
     if not objective.keys:
-        return one
-    rows = [row for row in one.rows if objective.is_kept(row)]
+        return demand
+    rows = [row for row in demand.rows if objective.is_kept(row)]
     if not rows:
         bounds = ", ".join(f"{name} {bound}" for name, bound in objective.keys.items())
         raise InvalidInputError(
             Code.SLO_UNREACHABLE,
-            f"No measured configuration of {one.name!r} keeps {bounds}.",
+            f"No measured configuration of {demand.name!r} keeps {bounds}.",
             "Raise it, or measure the model with fewer requests at a time or on larger profiles.",
         )
-    return replace(one, rows=rows)
+    return replace(demand, rows=rows)
 
 
 def _board(services: Sequence[ServiceDemand], named: str | None) -> Board:
@@ -230,7 +230,7 @@ def _choose(
     return ChosenInstances(on, plan, loads, types, costs, token_services)
 
 
-def _load(one: ServiceDemand, on: Board) -> ServiceLoad:
+def _load(demand: ServiceDemand, on: Board) -> ServiceLoad:
     table = [
         Measured(
             profile_of(on, row.type).name,
@@ -239,7 +239,7 @@ def _load(one: ServiceDemand, on: Board) -> ServiceLoad:
             row.throughput_mrps,
             row.latency_us,
         )
-        for row in one.rows
+        for row in demand.rows
         if row.board == on.model
     ]
-    return ServiceLoad(one.rate_mrps, one.slo_us, table)
+    return ServiceLoad(demand.rate_mrps, demand.slo_us, table)

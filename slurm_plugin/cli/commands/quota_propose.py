@@ -78,15 +78,15 @@ def proposal_text(
     faults = FileFaults(_QUOTA)
     own = {account.account: _own_words(account, faults) for account in accounts if account.quota}
     tables, left_out = [], []
-    for one in proposals(accounts, policy, settings.costs, whole):
-        named = replace(one, words={**one.words, **own.get(one.tenant, {})})
-        refusal = _refusal(one.tenant, policy)
+    for proposal in proposals(accounts, policy, settings.costs, whole):
+        named = replace(proposal, words={**proposal.words, **own.get(proposal.tenant, {})})
+        refusal = _refusal(proposal.tenant, policy)
         if refusal is not None:
-            left_out.append(_comment(f"{one.tenant!r} can't be a tenant: {refusal}"))
+            left_out.append(_comment(f"{proposal.tenant!r} can't be a tenant: {refusal}"))
         elif named.words and _changes(named, policy, settings, faults):
             tables.append(_table(named))
         else:
-            left_out += [_comment(f"{one.tenant}: {note}") for note in named.notes]
+            left_out += [_comment(f"{proposal.tenant}: {note}") for note in named.notes]
     faults.check()
     if gone := absent(accounts, policy):
         left_out.append(_comment(f"Tenants that are not in it, and stay: {', '.join(gone)}"))
@@ -96,21 +96,21 @@ def proposal_text(
     return head + "".join(left_out) + "".join(f"\n{table}" for table in tables)
 
 
-def _own_words(one: DumpedAccount, faults: FileFaults) -> Mapping[str, object]:
+def _own_words(account: DumpedAccount, faults: FileFaults) -> Mapping[str, object]:
     """Read the inside of an inline table of TOML; what the file of quotas would not take is noted.
 
     A tenant's place is Slurm's, and what another tool no longer has is not removed.
     """
     try:
-        content = read_toml(f"it = {{ {one.quota} }}", parse_float=str)
+        content = read_toml(f"it = {{ {account.quota} }}", parse_float=str)
     except ValueError as error:
-        why = f"{_QUOTA} {one.quota!r} is no TOML: {error}."
+        why = f"{_QUOTA} {account.quota!r} is no TOML: {error}."
     else:
         words = content["it"]
         if len(content) == 1 and not words.keys() & {"parent", "remove"}:
             return dict(words)
-        why = f"{_QUOTA} {one.quota!r} may say what tenant-quota set and budget set take."
-    faults.add(one.account, InvalidInputError(Code.INPUT_FILE, why))
+        why = f"{_QUOTA} {account.quota!r} may say what tenant-quota set and budget set take."
+    faults.add(account.account, InvalidInputError(Code.INPUT_FILE, why))
     return {}
 
 
@@ -140,7 +140,7 @@ def _table(proposal: QuotaProposal) -> str:
 
 def _comment(text: str) -> str:
     """Return a comment of one line, whatever another tool has written into ``text``."""
-    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
     return f"# {shown}\n"
 
 

@@ -169,14 +169,14 @@ def _print_dry_run(settings: Settings, ledger: Ledger, as_json: bool) -> None:
     due = cuts_due(seen)
     if as_json:
         ids = [repartition.repartition_id for repartition in unfinished]
-        guaranteed = {model: one.demand.guaranteed for model, one in seen.boards.items()}
+        guaranteed = {model: board.demand.guaranteed for model, board in seen.boards.items()}
         print_json(RepartitionsDry(ids, due.now, guaranteed, due.barred, seen.left_out))
         return
     _print_plan(due, seen)
     for line in (line for repartition in due.now for line in present.dry_run_lines(repartition)):
         console().print(Text(line), soft_wrap=True)
-    for one in unfinished:
-        console().print(f"Repartition {one.repartition_id} on {one.node} is {one.state}.")
+    for open_ in unfinished:
+        console().print(f"Repartition {open_.repartition_id} on {open_.node} is {open_.state}.")
     words = (
         "" if settings.repartition.allowed else ": repartition.allowed is false in slicewise.toml"
     )
@@ -195,8 +195,8 @@ def _print_done(done: RepartitionRun, as_json: bool) -> None:
     if as_json:
         print_json(RepartitionsDone(ended, done.due.barred))
     else:
-        for one in ended:
-            _print_end(one)
+        for repartition in ended:
+            _print_end(repartition)
         if not ended and not done.due.barred:
             console().print("No GPU is to be repartitioned.")
         _print_barred(done.due)

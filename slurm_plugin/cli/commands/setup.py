@@ -75,11 +75,11 @@ def setup_command(
     unknown = unknown_types(facts.nodes)
     given = _given(known, _read(answers), unknown) if answers else _asked(known, unknown)
     priced = {kind for kinds in given.gpus.values() for kind in kinds}
-    unknown = tuple(one for one in unknown if not priced.issuperset(one.types))
+    unknown = tuple(group for group in unknown if not priced.issuperset(group.types))
     files = _files(given, facts, unknown)
     _write(output, files)
-    for one in unknown:
-        console().print(left_out_text(one), markup=False, style="yellow")
+    for group in unknown:
+        console().print(left_out_text(group), markup=False, style="yellow")
     if text := files.get("allocations.txt"):
         console().print(text, markup=False, highlight=False, soft_wrap=True)
     for name in files:
@@ -111,7 +111,7 @@ def _given(
     known: Mapping[str, object], said: Mapping[str, object], unknown: Sequence[UnknownTypes]
 ) -> Answers:
     if unknown and "gpus" not in {*known, *said}:
-        asked = "; ".join(f"{', '.join(one.types)} ({one.why})" for one in unknown)
+        asked = "; ".join(f"{', '.join(group.types)} ({group.why})" for group in unknown)
         raise _refused(f"gpus: name there the model of {asked}")
     return _answered(known, said)
 
@@ -120,7 +120,9 @@ def _answered(known: Mapping[str, object], said: Mapping[str, object]) -> Answer
     try:
         return Answers.model_validate({**known, **said})
     except ValidationError as error:
-        problems = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        problems = (
+            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()
+        )
         raise _refused("; ".join(problems)) from None
 
 
@@ -147,13 +149,13 @@ def _asked(known: Mapping[str, object], unknown: Sequence[UnknownTypes]) -> Answ
         markup=False,
         highlight=False,
     )
-    for one in unknown:
-        if not one.has_profiles:
+    for group in unknown:
+        if not group.has_profiles:
             continue  # With a model they would be whole GPUs.
-        names = ", ".join(one.types)
-        question = f"GPU model of {names} ({one.why}; Enter leaves them out)"
+        names = ", ".join(group.types)
+        question = f"GPU model of {names} ({group.why}; Enter leaves them out)"
         if model := typer.prompt(question, default="", show_default=False).strip():
-            gpus[model] = (*gpus.get(model, ()), *one.types)
+            gpus[model] = (*gpus.get(model, ()), *group.types)
     for key, field in Answers.model_fields.items():
         if key == "gpus":
             continue
@@ -187,7 +189,7 @@ def _settings(answers: Answers, slurms: SlurmsOwn) -> Settings:
     try:
         return Settings.model_validate(read_toml(settings_text(answers, slurms)))
     except ValidationError as error:
-        raise _refused("; ".join(str(one["msg"]) for one in error.errors())) from None
+        raise _refused("; ".join(str(problem["msg"]) for problem in error.errors())) from None
     except SlicewiseError as error:
         raise _refused(error.refusal.message.removesuffix(".")) from None
 

@@ -150,9 +150,9 @@ async def _services(slurm: Slurm, jobs: tuple[JobView, ...]) -> tuple[SnapshotSe
     arrays = service_arrays(jobs)
     scripts = await slurm.submissions(arrays) if arrays else {}
     found: list[SnapshotService] = []
-    for array, one in sorted(scripts.items()):
+    for array, script in sorted(scripts.items()):
         try:
-            values = directives_of_script(head_lines(one.script))
+            values = directives_of_script(head_lines(script.script))
         except InvalidInputError:
             continue
         tag = arrays[array]

@@ -130,8 +130,8 @@ def _files(
     environment = settings_file().parent / "environment"
     holds = _holds_password(environment)
     # All units read it: who can change it says what they run.
-    for one in file(environment, "secret" if holds else "own", ("root",)):
-        yield replace(one, holds_password=holds)
+    for facts in file(environment, "secret" if holds else "own", ("root",)):
+        yield replace(facts, holds_password=holds)
     yield from file(settings.gateway.directory, "own", ("root", launcher))
     yield from file(settings.gateway.directory / "identity.pem", "secret", (launcher, "root"))
     yield from file(settings.gateway.identity, "own", (*operators, launcher))
@@ -245,7 +245,7 @@ def _spaces(
         ("mysqld", "mysql", "slurmdbd's data"),
     ):
         data = {working_directory(pid) for pid in processes(program, user)}
-        for path in sorted(one for one in data if one is not None):
+        for path in sorted(part for part in data if part is not None):
             yield from space(path, what)
 
 
@@ -268,9 +268,15 @@ def _confs(config: Mapping[str, str]) -> tuple[str, str]:
 def engine_needs(engines: Mapping[str, EngineSettings]) -> tuple[Need, ...]:
     """Return that every user can run the servers which [engines.NAME] command names, on a node."""
     return tuple(
-        Need(way_to(one.command), EVERY_USER, Right.ENTER, f"replicas of {name} don't start", False)
-        for name, one in engines.items()
-        if one.command is not None
+        Need(
+            way_to(engine.command),
+            EVERY_USER,
+            Right.ENTER,
+            f"replicas of {name} don't start",
+            False,
+        )
+        for name, engine in engines.items()
+        if engine.command is not None
     )
 
 

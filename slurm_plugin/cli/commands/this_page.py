@@ -111,6 +111,9 @@ def _slurms_key(config: Mapping[str, str]) -> str:
     """Return the file with which Slurm signs tokens; "" if it makes none."""
     if "auth/jwt" not in config.get("AuthAltTypes", "").split(","):
         return ""
-    words = dict(one.partition("=")[::2] for one in config.get("AuthAltParameters", "").split(","))
+    words = dict(
+        parameter.partition("=")[::2]
+        for parameter in config.get("AuthAltParameters", "").split(",")
+    )
     default = Path(config.get("StateSaveLocation", "/"), "jwt_hs256.key")
     return str(Path(words.get("jwt_key") or default).resolve())

@@ -195,7 +195,7 @@ def _typed() -> bytes:
 def _whole_terminal(out: Console) -> Iterator[None]:
     """Take the terminal's other screen and its keys one by one; give both back in any case."""
     before = termios.tcgetattr(sys.stdin)
-    ends = {one: signal.signal(one, _leave) for one in (signal.SIGTERM, signal.SIGHUP)}
+    ends = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         tty.setcbreak(sys.stdin)
         changed = termios.tcgetattr(sys.stdin)
@@ -206,8 +206,8 @@ def _whole_terminal(out: Console) -> Iterator[None]:
             yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-        for one, handler in ends.items():
-            signal.signal(one, handler)
+        for number, handler in ends.items():
+            signal.signal(number, handler)
 
 
 def _leave(number: int, _frame: object) -> NoReturn:

@@ -15,16 +15,16 @@ from slicewise.slurm_plugin.rules.quota.types import QuotaChange
 
 def budgets_table(found: Sequence[BudgetStatus], now_s: int) -> FittingTable:
     """One line per budget, in slice-hours."""
-    reserved = (hours_cell(one.reserved_millislice_s) for one in found)
+    reserved = (hours_cell(budget.reserved_millislice_s) for budget in found)
     return FittingTable(
         (
-            column("tenant", (one.tenant for one in found)),
+            column("tenant", (budget.tenant for budget in found)),
             *_of_period(found),
-            column("left", (_hours(one.left_millislice_s) for one in found), right=True),
+            column("left", (_hours(budget.left_millislice_s) for budget in found), right=True),
             column("reserved", reserved, right=True, rank=2),
-            column("at this rate", (_end(one, now_s) for one in found)),
-            column("resets", (reset_text(one.resets_s) for one in found), rank=1),
-            column("rule", (budget_text(one.budget) for one in found), folds=True),
+            column("at this rate", (_end(budget, now_s) for budget in found)),
+            column("resets", (reset_text(budget.resets_s) for budget in found), rank=1),
+            column("rule", (budget_text(budget.budget) for budget in found), folds=True),
         )
     )
 
@@ -35,18 +35,18 @@ def _hours(amount_millislice_s: int | None) -> Text:
 
 def _of_period(found: Sequence[BudgetStatus]) -> Iterable[Column]:
     """The columns of what the period had and what was used, only if known for all budgets."""
-    if all(one.used_millislice_s is not None for one in found):
-        yield column("had", (_hours(one.had_millislice_s) for one in found), right=True)
-        yield column("used", (_hours(one.used_millislice_s) for one in found), right=True)
+    if all(budget.used_millislice_s is not None for budget in found):
+        yield column("had", (_hours(budget.had_millislice_s) for budget in found), right=True)
+        yield column("used", (_hours(budget.used_millislice_s) for budget in found), right=True)
 
 
-def _end(one: BudgetStatus, now_s: int) -> Text:
+def _end(budget: BudgetStatus, now_s: int) -> Text:
     """When nothing is left, if not before the next period: ``ends in 3 h``."""
-    if one.ends_s is None:
+    if budget.ends_s is None:
         return NOTHING
-    if one.resets_s is not None and one.ends_s >= one.resets_s:
+    if budget.resets_s is not None and budget.ends_s >= budget.resets_s:
         return Text("lasts")
-    left_s = one.ends_s - now_s
+    left_s = budget.ends_s - now_s
     if left_s <= 0:
         return Text("ended", style="red")
     return Text(f"ends in {_span_text(left_s)}", style="yellow")

@@ -45,26 +45,26 @@ class Week:
 
 def windows_table(shown: Sequence[Shown], zone: str) -> FittingTable:
     """One line per window, in the order in which they were set."""
-    windows = [one.window for one in shown]
+    windows = [window.window for window in shown]
     return FittingTable(
         (
             column("id", (window.window_id for window in windows), right=True),
             column("tenant", map(whose_text, windows)),
             column("what", map(what_text, windows)),
             column("when", (when_text(window, zone) for window in windows), folds=True),
-            column("now", (_now(one) for one in shown)),
-            column("next change", (_change(one, zone) for one in shown), rank=1),
+            column("now", (_now(window) for window in shown)),
+            column("next change", (_change(window, zone) for window in shown), rank=1),
             column("why", (window.reason or NOTHING for window in windows), folds=True, rank=2),
         )
     )
 
 
-def _now(one: Shown) -> Text:
-    return Text("in force", style="green") if one.in_force else NOTHING
+def _now(shown: Shown) -> Text:
+    return Text("in force", style="green") if shown.in_force else NOTHING
 
 
-def _change(one: Shown, zone: str) -> str:
-    return "never" if one.next_change_s is None else clock_text(one.next_change_s, zone)
+def _change(shown: Shown, zone: str) -> str:
+    return "never" if shown.next_change_s is None else clock_text(shown.next_change_s, zone)
 
 
 def weeks_table(weeks: Sequence[Week]) -> FittingTable:
@@ -178,10 +178,12 @@ def shown_window(window: Window) -> ShownWindow:
     )
 
 
-def window_now(one: Shown) -> WindowNow:
+def window_now(shown: Shown) -> WindowNow:
     """The window as it is now, as a document."""
     return WindowNow(
-        **vars(shown_window(one.window)), in_force=one.in_force, next_change_s=one.next_change_s
+        **vars(shown_window(shown.window)),
+        in_force=shown.in_force,
+        next_change_s=shown.next_change_s,
     )
 
 

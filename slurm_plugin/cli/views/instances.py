@@ -104,7 +104,7 @@ class ChosenInstances:
     @property
     def layouts(self) -> Sequence[ChosenLayout]:
         """How GPUs are cut, the most frequent first."""
-        found = sorted(self.plan.layouts.items(), key=lambda one: (-one[1], sorted(one[0])))
+        found = sorted(self.plan.layouts.items(), key=lambda pair: (-pair[1], sorted(pair[0])))
         return [ChosenLayout(count, sorted(layout)) for layout, count in found]
 
 

@@ -33,5 +33,5 @@ def out_of_band_text(change: OutOfBandChange) -> str:
     return f"{key.entity} {key.name}: {key.field} was {was}, changed outside Slicewise to {now}"
 
 
-def _name(one: Difference) -> str:
-    return f"{one.user} in {one.key.name}" if one.user else one.key.name
+def _name(difference: Difference) -> str:
+    return f"{difference.user} in {difference.key.name}" if difference.user else difference.key.name

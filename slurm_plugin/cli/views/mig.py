@@ -32,8 +32,8 @@ def node_report(inventory: Inventory) -> RenderableType:
 
 def survey_table(inventories: Mapping[str, Inventory]) -> FittingTable:
     """How the GPUs of these nodes are cut: a line per GPU."""
-    seen = [(node, gpu) for node, one in inventories.items() for gpu in one.gpus]
-    vendors = {node: one.vendor for node, one in inventories.items()}
+    seen = [(node, gpu) for node, inventory in inventories.items() for gpu in inventory.gpus]
+    vendors = {node: inventory.vendor for node, inventory in inventories.items()}
     names = [gpu.name.removeprefix(f"{vendors[node]} ") for node, gpu in seen]
     return FittingTable(
         (
@@ -146,7 +146,7 @@ def _health(gpu: Gpu) -> Text:
 
 
 def _instances_table(cut: Sequence[tuple[Gpu, Instance]]) -> FittingTable:
-    instances = [one for _, one in cut]
+    instances = [placement for _, placement in cut]
     return FittingTable(
         (
             column("GPU", (gpu.index for gpu, _ in cut), right=True),
@@ -181,8 +181,8 @@ def _capabilities(instance: Instance) -> str:
 
 
 def _holders(holders: Sequence[GpuProcess]) -> str:
-    jobs = dict.fromkeys(f"job {one.job_id}" for one in holders if one.job_id is not None)
-    strays = (f"pid {one.pid}" for one in holders if one.job_id is None)
+    jobs = dict.fromkeys(f"job {holder.job_id}" for holder in holders if holder.job_id is not None)
+    strays = (f"pid {holder.pid}" for holder in holders if holder.job_id is None)
     return ", ".join((*jobs, *strays))
 
 
@@ -194,8 +194,12 @@ def profiles_table(found: Sequence[tuple[Board, MigProfile]]) -> FittingTable:
             column("GPU model", (board.model for board, _ in found)),
             column("profile", (profile.name for profile in profiles)),
             column("id", (profile.gi_profile_id for profile in profiles), right=True, rank=2),
-            column("compute", (f"{one.compute_slices}/{b.compute_slices}" for b, one in found)),
-            column("memory", (f"{one.memory_slices}/{b.memory_slices}" for b, one in found)),
+            column(
+                "compute", (f"{profile.compute_slices}/{b.compute_slices}" for b, profile in found)
+            ),
+            column(
+                "memory", (f"{profile.memory_slices}/{b.memory_slices}" for b, profile in found)
+            ),
             column(
                 "MiB", (_or_nothing(profile.memory_mib) for profile in profiles), right=True, rank=3
             ),

@@ -80,12 +80,14 @@ def types_table(types: Sequence[ObservedType]) -> FittingTable:
     """One line per GPU type."""
     return FittingTable(
         (
-            column("GPU type", (one.gpu_type or "(none named)" for one in types)),
-            column("submitted", (one.submissions for one in types), right=True),
-            column("refused", (one.refused or NOTHING for one in types), right=True),
-            column("chosen", (one.chosen or NOTHING for one in types), right=True),
+            column("GPU type", (gpu_type.gpu_type or "(none named)" for gpu_type in types)),
+            column("submitted", (gpu_type.submissions for gpu_type in types), right=True),
+            column("refused", (gpu_type.refused or NOTHING for gpu_type in types), right=True),
+            column("chosen", (gpu_type.chosen or NOTHING for gpu_type in types), right=True),
             column(
-                "slices asked", (slices_text(one.asked_millislices) for one in types), right=True
+                "slices asked",
+                (slices_text(gpu_type.asked_millislices) for gpu_type in types),
+                right=True,
             ),
         )
     )

@@ -106,33 +106,33 @@ def _or_nothing(value: object) -> object:
 # Tenants
 
 
-def _in_use(one: TenantNow) -> Text:
-    is_above = one.limit_millislices is not None and (
-        one.in_use_millislices > one.limit_millislices
+def _in_use(tenant: TenantNow) -> Text:
+    is_above = tenant.limit_millislices is not None and (
+        tenant.in_use_millislices > tenant.limit_millislices
     )
-    return Text(slices_text(one.in_use_millislices), style="red" if is_above else "")
+    return Text(slices_text(tenant.in_use_millislices), style="red" if is_above else "")
 
 
-def _waiting(one: TenantNow) -> object:
-    if not one.waiting_jobs:
+def _waiting(tenant: TenantNow) -> object:
+    if not tenant.waiting_jobs:
         return NOTHING
-    return Text(f"{one.waiting_jobs:,}", style="yellow")
+    return Text(f"{tenant.waiting_jobs:,}", style="yellow")
 
 
-def _left(one: TenantNow) -> object:
-    if one.left_millislice_s is None:
+def _left(tenant: TenantNow) -> object:
+    if tenant.left_millislice_s is None:
         return NOTHING
-    hours = one.left_millislice_s / 1000 / _HOUR_S
+    hours = tenant.left_millislice_s / 1000 / _HOUR_S
     return Text(f"{hours:,.1f}", style="red" if hours <= 0 else "")
 
 
-def _limit(one: TenantNow) -> object:
-    known = one.limit_millislices
+def _limit(tenant: TenantNow) -> object:
+    known = tenant.limit_millislices
     return NOTHING if known is None else slices_text(known)
 
 
-def _left_order(one: TenantNow) -> float:
-    return float("inf") if one.left_millislice_s is None else one.left_millislice_s
+def _left_order(tenant: TenantNow) -> float:
+    return float("inf") if tenant.left_millislice_s is None else tenant.left_millislice_s
 
 
 TENANT_FIELDS: tuple[Field[TenantNow], ...] = (
@@ -200,26 +200,26 @@ def others_text(others: OtherTenants) -> str:
 # Services
 
 
-def _replicas(one: ServiceNow) -> str:
-    starting = f" +{one.starting}" if one.starting else ""
-    return f"{one.ready}{starting}"
+def _replicas(service: ServiceNow) -> str:
+    starting = f" +{service.starting}" if service.starting else ""
+    return f"{service.ready}{starting}"
 
 
-def _desired(one: ServiceNow) -> object:
-    known = "?" if one.desired_replicas is None else f"{one.desired_replicas}"
-    return Text.assemble(known, (f" of {one.max_replicas}", "dim"))
+def _desired(service: ServiceNow) -> object:
+    known = "?" if service.desired_replicas is None else f"{service.desired_replicas}"
+    return Text.assemble(known, (f" of {service.max_replicas}", "dim"))
 
 
-def _backlog(one: ServiceNow) -> object:
-    if one.backlog is None:
+def _backlog(service: ServiceNow) -> object:
+    if service.backlog is None:
         return NOTHING
-    return Text(f"{one.backlog:,}", style="yellow" if one.backlog else "")
+    return Text(f"{service.backlog:,}", style="yellow" if service.backlog else "")
 
 
 SERVICE_FIELDS: tuple[Field[ServiceNow], ...] = (
     Field(
         "service",
-        lambda one: words(f"{one.tenant}/{one.name}"),
+        lambda service: words(f"{service.tenant}/{service.name}"),
         lambda service: (service.tenant, service.name),
     ),
     Field(
@@ -237,7 +237,7 @@ SERVICE_FIELDS: tuple[Field[ServiceNow], ...] = (
     Field(FIGURES["backlog"].word, _backlog, lambda service: -(service.backlog or 0), right=True),
     Field(
         "p95 ms",
-        lambda one: _or_nothing(None if one.p95_ms is None else f"{one.p95_ms:,.0f}"),
+        lambda service: _or_nothing(None if service.p95_ms is None else f"{service.p95_ms:,.0f}"),
         lambda service: -(service.p95_ms or 0.0),
         right=True,
     ),
@@ -250,7 +250,9 @@ SERVICE_FIELDS: tuple[Field[ServiceNow], ...] = (
     ),
     Field(
         "req/s",
-        lambda one: _or_nothing(None if one.rate_per_s is None else f"{one.rate_per_s:,.1f}"),
+        lambda service: _or_nothing(
+            None if service.rate_per_s is None else f"{service.rate_per_s:,.1f}"
+        ),
         lambda service: -(service.rate_per_s or 0.0),
         right=True,
         rank=2,
@@ -267,19 +269,19 @@ SERVICE_FIELDS: tuple[Field[ServiceNow], ...] = (
 # Jobs that wait
 
 
-def _gpus(one: WaitingNow) -> str:
+def _gpus(waiting_now: WaitingNow) -> str:
     each = " + ".join(
         words(kind) if count == 1 else f"{count} × {words(kind)}"
-        for kind, count in sorted(one.gpus.items())
+        for kind, count in sorted(waiting_now.gpus.items())
     )
-    return f"{one.tasks:,} × ({each})" if one.tasks > 1 else each
+    return f"{waiting_now.tasks:,} × ({each})" if waiting_now.tasks > 1 else each
 
 
 def waiting_fields(now_s: float) -> tuple[Field[WaitingNow], ...]:
     """The columns of the table of jobs that wait, at this time in Unix seconds."""
 
-    def waits(one: WaitingNow) -> object:
-        return NOTHING if one.since_s is None else age_text(now_s - one.since_s)
+    def waits(waiting_now: WaitingNow) -> object:
+        return NOTHING if waiting_now.since_s is None else age_text(now_s - waiting_now.since_s)
 
     return (
         Field("job", lambda job: words(job.job), lambda job: (len(job.job), job.job)),
@@ -303,21 +305,21 @@ def waiting_fields(now_s: float) -> tuple[Field[WaitingNow], ...]:
 def loan_fields(now_s: float) -> tuple[Field[LoanNow], ...]:
     """The columns of the table of loans, at this time in Unix seconds."""
 
-    def state(one: LoanNow) -> Text:
-        if one.back_s is None:
+    def state(loan: LoanNow) -> Text:
+        if loan.back_s is None:
             return Text(FIGURES["lent"].word, style=STATES["lent"].style)
-        within = age_text(one.back_s - now_s)
+        within = age_text(loan.back_s - now_s)
         return Text(f"recalled, back within {within}", style=style_of("recalled"))
 
-    def waits(one: LoanNow) -> object:
-        return _some(one.lender_waits_millislices)
+    def waits(loan: LoanNow) -> object:
+        return _some(loan.lender_waits_millislices)
 
-    def replicas(one: LoanNow) -> object:
+    def replicas(loan: LoanNow) -> object:
         counts = (
-            ("wait", one.released),
-            ("start", one.starting),
-            ("run", one.running),
-            ("end", one.ending),
+            ("wait", loan.released),
+            ("start", loan.starting),
+            ("run", loan.running),
+            ("end", loan.ending),
         )
         return ", ".join(f"{count} {word}" for word, count in counts if count) or NOTHING
 
@@ -376,15 +378,15 @@ ATTENTION_FIELDS: tuple[Field[AttentionItem], ...] = (
 
 def attention_lines(items: Iterable[AttentionItem], width: int) -> Iterator[Text]:
     """Yield two lines for each: what is wrong, and the command that mends it."""
-    for one in items:
+    for item in items:
         head = Text.assemble(
-            (f" {one.severity.value:8}", style_of(one.severity.value)), words(one.what)
+            (f" {item.severity.value:8}", style_of(item.severity.value)), words(item.what)
         )
-        code = Text(f"  {one.code}", style="dim")
+        code = Text(f"  {item.code}", style="dim")
         if head.cell_len + code.cell_len <= width:
             head.append_text(code)
         yield head
-        yield Text.assemble(" " * 9, ("→ ", "green"), (words(one.command), "bold"))
+        yield Text.assemble(" " * 9, ("→ ", "green"), (words(item.command), "bold"))
 
 
 # GPUs
@@ -419,12 +421,12 @@ def _rows_of(gpu: GpuNow) -> Iterator[GpuRow]:
         return
     line: list[tuple[int, InstanceNow]] = []
     at = 0
-    for one in gpu.instances:
-        if line and at + one.size > _SLICES_A_LINE:
+    for instance in gpu.instances:
+        if line and at + instance.size > _SLICES_A_LINE:
             yield GpuRow(gpu.node, "", gpu.condition, at, tuple(line))
             line, at = [], 0
-        line.append((at, one))
-        at += one.size
+        line.append((at, instance))
+        at += instance.size
     if line:
         yield GpuRow(gpu.node, "", gpu.condition, at, tuple(line))
 
@@ -445,10 +447,10 @@ def gpu_bar(row: GpuRow, slice_width: int) -> Text:
     ``[...]`` is held, ``<...>`` held on borrowed quota, ``(...)`` free, dots are not cut.
     """
     text, at = Text(no_wrap=True), 0
-    for start, one in row.instances:
+    for start, instance in row.instances:
         text.append(_uncut(start - at, slice_width), style="dim")
-        text.append_text(_block(one, one.size * slice_width, is_up=row.condition == "up"))
-        at = start + one.size
+        text.append_text(_block(instance, instance.size * slice_width, is_up=row.condition == "up"))
+        at = start + instance.size
     return text.append(_uncut(row.memory_slices - at, slice_width), style="dim")
 
 
@@ -456,15 +458,15 @@ def _uncut(slices: int, slice_width: int) -> str:
     return f"{'·':^{slice_width}}" * slices
 
 
-def _block(one: InstanceNow, width: int, *, is_up: bool) -> Text:
+def _block(instance: InstanceNow, width: int, *, is_up: bool) -> Text:
     room = width - 2
-    if not one.is_held:
-        label, (left, right) = short_name(one.gres_type), "()"
+    if not instance.is_held:
+        label, (left, right) = short_name(instance.gres_type), "()"
         style = _FREE if is_up else "dim"
         label = label if len(label) <= room else label.partition(".")[0]
     else:
-        label = one.service.partition("/")[2] or one.job or "held"
-        state, (left, right) = ("lent", "<>") if one.is_borrowed else ("used", "[]")
+        label = instance.service.partition("/")[2] or instance.job or "held"
+        state, (left, right) = ("lent", "<>") if instance.is_borrowed else ("used", "[]")
         style = f"bold {STATES[state].style}"
     text = Text(words(label))
     text.truncate(room, pad=True)
@@ -516,7 +518,7 @@ def shares(amounts: Sequence[int], width: int) -> list[int]:
         return [0] * len(amounts)
     found = [max(1, amount * width // whole) if amount else 0 for amount in amounts]
     found[max(range(len(amounts)), key=amounts.__getitem__)] += width - sum(found)
-    return [max(0, one) for one in found]
+    return [max(0, length) for length in found]
 
 
 @dataclass(frozen=True)
@@ -539,8 +541,8 @@ class Screen:
         yield from told
         parts = _parts(answer, self.now_s, width)
         taken = _LINES_BESIDE + sum(_height(text, width) for text in told)
-        taken += (len(gap) + _HEAD) * len(parts) + sum(bool(one.rest) for one in parts)
-        rooms = rooms_of([one.length for one in parts], height - taken)
+        taken += (len(gap) + _HEAD) * len(parts) + sum(bool(part.rest) for part in parts)
+        rooms = rooms_of([part.length for part in parts], height - taken)
         for part, room in zip(parts, rooms, strict=True):
             yield from gap
             columns = part.columns(room)
@@ -558,8 +560,8 @@ def _attention(items: Sequence[AttentionItem], width: int, most: int) -> Iterato
     if not items:
         yield Text(" Nothing needs attention.", style="green")
     taken = 0
-    for nth, one in enumerate(items):
-        lines = tuple(attention_lines((one,), width))
+    for nth, item in enumerate(items):
+        lines = tuple(attention_lines((item,), width))
         taken += sum(_height(line, width) for line in lines)
         if nth and taken > most:
             yield from _more(len(items) - nth)
@@ -596,7 +598,7 @@ def _parts(answer: OverviewAnswer, now_s: float, width: int) -> list[_Part]:
         _gpu_part(gpu_rows(answer.gpus), width),
         _part(answer.waiting, waiting_fields(now_s)),
     ]
-    return [one for one in found if one.length or one.rest]
+    return [part for part in found if part.length or part.rest]
 
 
 def _part(rows: Sequence[Row], fields: Sequence[Field[Row]], rest: str = "") -> _Part:
@@ -648,16 +650,16 @@ def table_lines(
     """
     shown = fitted(columns, width)
     natural = [max(cell.cell_len for cell in (Text(c.heading), *c.cells)) for c in shown]
-    fixed = sum(n for one, n in zip(shown, natural, strict=True) if not one.folds)
+    fixed = sum(n for column, n in zip(shown, natural, strict=True) if not column.folds)
     room = max(_LEAST_TEXT, width - 1 - fixed - _GAP * len(shown))
-    widths = [min(n, room) if one.folds else n for one, n in zip(shown, natural, strict=True)]
-    heads = [Text(one.heading) for one in shown]
+    widths = [min(n, room) if column.folds else n for column, n in zip(shown, natural, strict=True)]
+    heads = [Text(column.heading) for column in shown]
     count = len(shown[0].cells) if shown else 0
     for nth in (-1, *(range(count) if rows is None else rows)):
-        cells = heads if nth < 0 else [one.cells[nth] for one in shown]
+        cells = heads if nth < 0 else [column.cells[nth] for column in shown]
         line = Text(" ", no_wrap=True, overflow="crop", end="\n")
-        for one, cell, wide in zip(shown, cells, widths, strict=True):
-            line.append_text(_padded(cell, wide, right=one.right)).append(" " * _GAP)
+        for each, cell, wide in zip(shown, cells, widths, strict=True):
+            line.append_text(_padded(cell, wide, right=each.right)).append(" " * _GAP)
         line.right_crop(_GAP)
         is_selected = 0 <= selected == nth
         line.truncate(width, pad=is_selected)
@@ -672,8 +674,8 @@ def _padded(cell: Text, width: int, *, right: bool) -> Text:
     return Text(gap).append_text(text) if right else text.append(gap)
 
 
-def _trouble(one: ServiceNow) -> tuple[bool, int, str, str]:
-    return one.condition != "failing", -(one.backlog or 0), one.tenant, one.name
+def _trouble(service: ServiceNow) -> tuple[bool, int, str, str]:
+    return service.condition != "failing", -(service.backlog or 0), service.tenant, service.name
 
 
 def _more(count: int) -> Iterator[Text]:

@@ -79,7 +79,7 @@ def _factors_table(answer: PriorityAnswer) -> Iterator[RenderableType]:
             (
                 column("Slurm's own factor", (factor.name for factor in counting)),
                 column("weight", (factor.weight or NOTHING for factor in counting), right=True),
-                column("points", (f"{one.points:,}" for one in counting), right=True),
+                column("points", (f"{factor.points:,}" for factor in counting), right=True),
             )
         )
 

@@ -55,10 +55,10 @@ def _is_long(why: str) -> bool:
 def step_notes(records: Sequence[StepRecord]) -> Iterator[str]:
     """``compile: TaskPlugin has no task/cgroup ...``: the reasons too long for the table."""
     before = ""
-    for one in records:
-        if _is_long(one.why) and one.why != before:
-            yield f"{one.step}: {one.why}"
-        before = one.why
+    for record in records:
+        if _is_long(record.why) and record.why != before:
+            yield f"{record.step}: {record.why}"
+        before = record.why
 
 
 def _outcome_cell(record: StepRecord) -> Text:
@@ -67,7 +67,9 @@ def _outcome_cell(record: StepRecord) -> Text:
 
 def _saw(saw: Mapping[str, object]) -> object:
     """What a step saw: ``loans 2, recalls 0``; a list, what it only planned, shows its length."""
-    counts = ((name, len(one) if isinstance(one, list) else one) for name, one in saw.items())
+    counts = (
+        (name, len(value) if isinstance(value, list) else value) for name, value in saw.items()
+    )
     return ", ".join(f"{name} {value}" for name, value in counts) or NOTHING
 
 
@@ -87,7 +89,7 @@ def history_table(runs: Sequence[RebalanceRun]) -> FittingTable:
         (
             column("id", (run.run_id for run in runs), right=True),
             times_column("started", (int(run.started_s) for run in runs)),
-            column("by", (f"{one.author} on {one.host}" for one in runs), rank=2),
+            column("by", (f"{run.author} on {run.host}" for run in runs), rank=2),
             column("outcome", (toned(run.outcome) for run in runs)),
             column("s", (_run_seconds(run) for run in runs), right=True, rank=1),
             column("did", (_done(run) for run in runs), folds=True),
@@ -102,7 +104,7 @@ def _run_seconds(run: RebalanceRun) -> object:
 
 def _done(run: RebalanceRun) -> object:
     """``lend 2, compile 5``: the number of lines of each step that changed something."""
-    counts = (f"{one.step} {len(one.did) + one.left_out}" for one in run.steps if one.did)
+    counts = (f"{step.step} {len(step.did) + step.left_out}" for step in run.steps if step.did)
     return ", ".join(counts) or NOTHING
 
 

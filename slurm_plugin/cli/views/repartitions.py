@@ -59,8 +59,8 @@ def plan_table(planned: Sequence[PlannedRepartition]) -> FittingTable:
 
 def guaranteed_lines(boards: Mapping[str, PlanInput]) -> Iterator[str]:
     """Lines that say which instances of each model stay because guarantees need them."""
-    for model, one in sorted(boards.items()):
-        counts = sorted(one.demand.guaranteed.items())
+    for model, board in sorted(boards.items()):
+        counts = sorted(board.demand.guaranteed.items())
         if words := ", ".join(f"{count} {profile}" for profile, count in counts):
             yield f"Kept on {model} for guarantees: {words}."
 

@@ -93,16 +93,16 @@ def _in_use(tenant_statuses: Iterable[TenantStatus]) -> Iterable[Text]:
         yield Text(slices_text(status.in_use_millislices), style="red" if above else "")
 
 
-def _left(one: TenantStatus) -> Text:
-    if one.left_millislice_s is None:
+def _left(tenant: TenantStatus) -> Text:
+    if tenant.left_millislice_s is None:
         return NOTHING
-    return hours_cell(one.left_millislice_s)
+    return hours_cell(tenant.left_millislice_s)
 
 
-def _in_slurm(one: TenantStatus) -> Text:
-    if one.in_slurm is None:
+def _in_slurm(tenant: TenantStatus) -> Text:
+    if tenant.in_slurm is None:
         return Text("?", style="dim")
-    return Text("yes") if one.in_slurm else Text("no account", style="red")
+    return Text("yes") if tenant.in_slurm else Text("no account", style="red")
 
 
 # Quotas
@@ -145,7 +145,7 @@ def left_text(running: int, waiting: "WaitingWork | None") -> str:
         words.append(f"{waiting.jobs} of its jobs and array tasks wait, and never start.")
     if waiting is not None and waiting.services:
         words.append(f"Its services start no more replicas: {', '.join(waiting.services)}.")
-    return "".join(f"{one} " for one in words)
+    return "".join(f"{word} " for word in words)
 
 
 def no_tenants_text(accounts: Sequence[str], refusals: Sequence[str]) -> str:
@@ -209,28 +209,28 @@ def loans_text(tenant: str, loans: Iterable[Loan]) -> str:
     return "; ".join(words) or "none"
 
 
-def _limit_text(one: TenantStatus) -> str:
+def _limit_text(tenant: TenantStatus) -> str:
     return (
-        f"{slices_words(one.limit_millislices)}, of them"
-        f" {slices_text(one.guaranteed_millislices)} guaranteed;"
-        f" {slices_text(one.lent_millislices)} lent,"
-        f" {slices_text(one.borrowed_millislices)} borrowed"
+        f"{slices_words(tenant.limit_millislices)}, of them"
+        f" {slices_text(tenant.guaranteed_millislices)} guaranteed;"
+        f" {slices_text(tenant.lent_millislices)} lent,"
+        f" {slices_text(tenant.borrowed_millislices)} borrowed"
     )
 
 
-def _use_text(one: TenantStatus) -> str:
-    below = one.in_use_millislices - one.own_in_use_millislices
+def _use_text(tenant: TenantStatus) -> str:
+    below = tenant.in_use_millislices - tenant.own_in_use_millislices
     parts = f", of them {slices_text(below)} below it" if below else ""
-    return f"{slices_words(one.in_use_millislices)}{parts}; {one.running} own runs"
+    return f"{slices_words(tenant.in_use_millislices)}{parts}; {tenant.running} own runs"
 
 
-def type_text(one: TypeOfQuota) -> str:
+def type_text(own: TypeOfQuota) -> str:
     """``3 × 1g.10gb (at most 5), 2 of 2 guaranteed``."""
-    held = f"{one.in_use:,} × {one.gres_type}"
-    most = "" if one.limit is None else f" (at most {one.limit:,})"
-    if one.guaranteed is None:
+    held = f"{own.in_use:,} × {own.gres_type}"
+    most = "" if own.limit is None else f" (at most {own.limit:,})"
+    if own.guaranteed is None:
         return f"{held}{most}"
-    return f"{held}{most}, {one.guaranteed_in_use:,} of {one.guaranteed:,} guaranteed"
+    return f"{held}{most}, {own.guaranteed_in_use:,} of {own.guaranteed:,} guaranteed"
 
 
 def _budget_text(details: Details) -> str:
@@ -308,12 +308,12 @@ def _places(found: Sequence[AccountDifference]) -> tuple[Column, ...]:
     )
 
 
-def _ledger_place(one: AccountDifference) -> str:
-    return "not a tenant" if one.kind == "new" else below_text(one.parent)
+def _ledger_place(difference: AccountDifference) -> str:
+    return "not a tenant" if difference.kind == "new" else below_text(difference.parent)
 
 
-def _slurm_place(one: AccountDifference) -> str:
-    return "no such account" if one.kind == "absent" else below_text(one.slurm_parent)
+def _slurm_place(difference: AccountDifference) -> str:
+    return "no such account" if difference.kind == "absent" else below_text(difference.slurm_parent)
 
 
 def _outcome(row: TakeOver) -> Text:

@@ -106,7 +106,7 @@ def _about(row: Any) -> tuple[str, ...]:
     """What ``why`` can be asked about of a row."""
     match row:
         case GpuRow():
-            return tuple(one.job for _, one in row.instances)
+            return tuple(instance.job for _, instance in row.instances)
         case WaitingNow():
             return (row.job,)
         case ServiceNow():
@@ -212,7 +212,7 @@ class Frame:
         if table.view == "attention":
             told = attention_lines(chosen, width)
         elif table.view == "services":
-            told = (Text(f" {words(one.note or one.why)}") for one in chosen)
+            told = (Text(f" {words(finding.note or finding.why)}") for finding in chosen)
         for nth, line in enumerate(told):
             if nth == 0:
                 yield Text()
@@ -275,9 +275,9 @@ def _with_selection(
     name.stylize("reverse")
     gpu = rows[row]
     if state.seat < len(gpu.instances):
-        start, one = gpu.instances[state.seat]
+        start, instance = gpu.instances[state.seat]
         wide = bar.cell_len // max(1, gpu.memory_slices)
-        bar.stylize("reverse", start * wide, (start + one.size) * wide)
+        bar.stylize("reverse", start * wide, (start + instance.size) * wide)
     return (_with_cell(node, row, name), *middle, _with_cell(bars, row, bar))
 
 
