@@ -221,7 +221,7 @@ bench-history: setup ## What history costs the daemon and PostgreSQL: build/repo
 bench-rpcs: setup ## What the daemon asks slurmctld, by kind, with 50,000 jobs, too: build/reports/rpcs.json (ten minutes)
 	@$(BIN)/python -m benchmarks.rpcs
 
-bench-commands: setup ## CPU and wall of 20 commands, beside squeue: build/reports/commands.json (minutes)
+bench-commands: setup ## CPU and wall of commands, beside squeue: build/reports/commands.json (minutes)
 	@$(BIN)/python -m benchmarks.commands
 
 bench-web: tests-setup ## 200 viewers of the page in the browser at once: build/reports/web.json (minutes)
