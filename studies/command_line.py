@@ -8,6 +8,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rich.console import Console
 from rich.progress import track
 
 from benchmarks.reporting import REPORTS
@@ -45,5 +46,6 @@ def side_by_side(
     work: Callable[[_Item], _Result], items: Sequence[_Item], words: str
 ) -> list[_Result]:
     """Apply ``work`` to each item in turn, one process for each processor; in the items' order."""
+    progress = Console(stderr=True)
     with get_context("fork").Pool(os.cpu_count()) as pool:
-        return [*track(pool.imap(work, items), words, len(items))]
+        return [*track(pool.imap(work, items), words, len(items), console=progress)]

@@ -14,7 +14,14 @@ from rich.table import Table
 from benchmarks.machine import machine
 from studies import command_line
 from studies.autoscale import bursts, llm, plot, traces
-from studies.autoscale.curves import ATTAINMENTS, one_setting, saving, slice_hours_at
+from studies.autoscale.curves import (
+    ATTAINMENTS,
+    Point,
+    one_setting,
+    point_of,
+    saving,
+    slice_hours_at,
+)
 from studies.autoscale.sweeps import BASELINES, HINDSIGHT, SWEEPS
 from studies.autoscale.workload import SLO_S, Workload
 from studies.command_line import save, side_by_side
@@ -99,30 +106,20 @@ def _workloads(options: argparse.Namespace) -> dict[str, Workload]:
     return {workload.name: workload for workload in found}
 
 
-def _replay(cells: Sequence[_Cell]) -> dict[_Cell, Mapping[str, Any]]:
+def _replay(cells: Sequence[_Cell]) -> dict[_Cell, Point]:
     """Replay all cells with one process per processor, the longest traces first."""
     longest = sorted(cells, key=lambda cell: -_WORKLOADS[cell.trace].arrivals_s.size)
     found = dict(side_by_side(_point, longest, "Replaying"))
     return {cell: found[cell] for cell in cells}
 
 
-def _point(cell: _Cell) -> tuple[_Cell, Mapping[str, Any]]:
+def _point(cell: _Cell) -> tuple[_Cell, Point]:
     outcome = SWEEPS[cell.policy].replay(_WORKLOADS[cell.trace], cell.target)
-    return cell, {
-        "target": cell.target,
-        "attainment": round(outcome.attainment, 6),
-        "slice_hours": round(outcome.slice_s / 3600, 4),
-        "changes": outcome.changes,
-        "p95_ms": round(1000 * outcome.wait_p95_s),
-        "wait_p99_s": round(outcome.wait_p99_s, 3),
-        "longest_wait_s": round(outcome.longest_wait_s, 3),
-        "wakes": int(outcome.wakes_s.size),
-        "wake_p99_s": outcome.wake_p99_s and round(outcome.wake_p99_s, 3),
-    }
+    return cell, point_of(outcome, cell.target)
 
 
-def _report(points: Mapping[_Cell, Mapping[str, Any]], seed: int) -> dict[str, Any]:
-    found: dict[str, dict[str, list[Mapping[str, Any]]]] = {name: {} for name in _WORKLOADS}
+def _report(points: Mapping[_Cell, Point], seed: int) -> dict[str, Any]:
+    found: dict[str, dict[str, list[Point]]] = {name: {} for name in _WORKLOADS}
     for cell, point in points.items():
         found[cell.trace].setdefault(cell.policy, []).append(point)
     return {
@@ -140,7 +137,7 @@ def _report(points: Mapping[_Cell, Mapping[str, Any]], seed: int) -> dict[str, A
             for policy in HINDSIGHT
             if all(policy in policies for policies in found.values())
         },
-        "workloads": {name: _described(workload) for name, workload in _WORKLOADS.items()},
+        "workloads": {name: workload.described() for name, workload in _WORKLOADS.items()},
         "slo_s": SLO_S,
         "seed": seed,
         "command": " ".join(("python -m studies.autoscale", *sys.argv[1:])),
@@ -148,25 +145,13 @@ def _report(points: Mapping[_Cell, Mapping[str, Any]], seed: int) -> dict[str, A
     }
 
 
-def _cheapest(points: Sequence[Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any] | None]:
+def _cheapest(points: Sequence[Point]) -> Mapping[str, Point | None]:
     """Return the cheapest setting of one load by the attainment in %; None: none attains it."""
-    found: dict[str, Mapping[str, Any] | None] = {}
+    found: dict[str, Point | None] = {}
     for level in ATTAINMENTS:
         enough = [point for point in points if point["attainment"] >= level]
         found[f"{100 * level:g}"] = min(enough, key=itemgetter("slice_hours"), default=None)
     return found
-
-
-def _described(workload: Workload) -> Mapping[str, float]:
-    return {
-        "requests": workload.arrivals_s.size,
-        "duration_s": workload.duration_s,
-        "concurrency": workload.concurrency,
-        "mean_service_s": round(float(workload.service_s.mean()), 3),
-        "mean_replicas_full": round(
-            float(workload.service_s.sum()) / workload.duration_s / workload.concurrency, 2
-        ),
-    }
 
 
 def _show(report: Mapping[str, Any], console: Console) -> None:

@@ -5,6 +5,8 @@ from itertools import pairwise
 from math import inf, log
 from typing import Any
 
+from studies.autoscale.world import Outcome
+
 ATTAINMENTS = (0.9, 0.95, 0.99, 0.999)
 FIGURES = ("attainment", "slice_hours", "p95_ms", "wakes")
 """What a report says of each load."""
@@ -12,6 +14,21 @@ _LEAST_MISSED = 1e-6
 """Share of late requests that is assumed if none was late, as its logarithm is needed."""
 
 Point = Mapping[str, Any]
+
+
+def point_of(outcome: Outcome, target: float) -> Point:
+    """Return what a report says of one replay with that target."""
+    return {
+        "target": target,
+        "attainment": round(outcome.attainment, 6),
+        "slice_hours": round(outcome.slice_s / 3600, 4),
+        "changes": outcome.changes,
+        "p95_ms": round(1000 * outcome.wait_p95_s),
+        "wait_p99_s": round(outcome.wait_p99_s, 3),
+        "longest_wait_s": round(outcome.longest_wait_s, 3),
+        "wakes": int(outcome.wakes_s.size),
+        "wake_p99_s": outcome.wake_p99_s and round(outcome.wake_p99_s, 3),
+    }
 
 
 def slice_hours_at(points: Iterable[Point], attainment: float) -> float | None:

@@ -1,5 +1,6 @@
 """What is the same for every policy in a replay: requests, a replica's size, start delays."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,6 +63,17 @@ class Workload:
     starts: Starts
     first_replicas: int
     warm_s: int
+
+    def described(self) -> Mapping[str, float]:
+        """Return what a report says of it."""
+        work_s = float(self.service_s.sum())
+        return {
+            "requests": self.arrivals_s.size,
+            "duration_s": self.duration_s,
+            "concurrency": self.concurrency,
+            "mean_service_s": round(float(self.service_s.mean()), 3),
+            "mean_replicas_full": round(work_s / self.duration_s / self.concurrency, 2),
+        }
 
 
 def draw_starts(load_s: Floats, rng: np.random.Generator) -> Starts:
