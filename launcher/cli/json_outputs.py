@@ -22,6 +22,7 @@ _RUN = "slicewise.cluster.language.rebalances:RebalanceRun"
 _COMMANDS, _VIEWS = "slicewise.slurm_plugin.cli.commands", "slicewise.slurm_plugin.cli.views"
 _STATUS = "slicewise.slurm_plugin.rules.accounting.overview"
 _TENANTS = "slicewise.slurm_plugin.common.tenant_requests"
+_CALENDAR = "slicewise.slurm_plugin.common.calendar_requests"
 _BUDGETS = "slicewise.slurm_plugin.common.budget_requests"
 
 _APPLIED = (
@@ -89,9 +90,11 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "tenant-quota calendar create": (f"{_VIEWS}.calendar:NewWindow",),
     "tenant-quota calendar list": (
         f"{_VIEWS}.calendar:WindowNow[]",
-        f"{_VIEWS}.calendar:PastWindow[]",
+        "slicewise.slurm_plugin.rules.quota.calendar:WindowRecord[]",
     ),
-    "tenant-quota calendar delete": (f"{_VIEWS}.calendar:ShownWindow",),
+    "tenant-quota calendar delete": (
+        "slicewise.slurm_plugin.common.calendar_requests:WindowAnswer",
+    ),
     "budget set": (f"{_BUDGETS}:BudgetSetAnswer",),
     "budget delete": (f"{_BUDGETS}:BudgetDeleteAnswer",),
     "budget show": (f"{_STATUS}:BudgetStatus[]",),

@@ -189,7 +189,7 @@ def create_window(
     now_s = wall_s()
     shown, coming = _shown(written, now_s, zone), _coming(written, now_s, zone)
     if as_json:
-        print_json(present.NewWindow(**vars(present.window_now(shown)), spans=coming))
+        print_json(present.NewWindow(**vars(shown), spans=coming))
     else:
         _say(f"Window {written.window_id}: {_words(written, zone)}.")
         _say(spans_text(coming, zone, in_force=shown.in_force))
@@ -237,7 +237,7 @@ def list_windows(
     of_it = [window for window in windows if tenant is None or window.tenant in {ALL, tenant}]
     shown = [_shown(window, now_s, zone) for window in of_it]
     if as_json:
-        print_json([present.window_now(window) for window in shown])
+        print_json(shown)
         return
     console().print(
         present.windows_table(shown, zone).or_say(
@@ -250,12 +250,12 @@ def list_windows(
         _say("Each mark is three hours of the tenant's nominal; the highest is its most.")
 
 
-def _shown(window: Window, now_s: float, zone: str) -> present.Shown:
+def _shown(window: Window, now_s: float, zone: str) -> present.WindowNow:
     span = next(spans(window, now_s, zone), None)
     if span is None:
-        return present.Shown(window, in_force=False, next_change_s=None)
+        return present.WindowNow(window, in_force=False, next_change_s=None)
     in_force = span.begin_s <= now_s
-    return present.Shown(window, in_force, span.end_s if in_force else span.begin_s)
+    return present.WindowNow(window, in_force, span.end_s if in_force else span.begin_s)
 
 
 def _coming(window: Window, now_s: float, zone: str) -> tuple[Span, ...]:
@@ -298,7 +298,7 @@ def _print_history(
         record for record in records if tenant is None or record.window.tenant == tenant
     )
     if as_json:
-        print_json([present.past_window(record) for record in records])
+        print_json(records)
     else:
         table = present.history_table(records, settings.ledger.time_zone)
         console().print(table.or_say("There were never any windows."))
@@ -325,7 +325,7 @@ def delete_window(
     _warn(answer)
     removed = answer.window
     if as_json:
-        print_json(present.shown_window(removed))
+        print_json(answer)
     else:
         _say(f"Deleted window {window_id}: {_words(removed, settings.ledger.time_zone)}.")
 

@@ -5,19 +5,18 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from slicewise.cluster.language.documents import TextOrNull
 from slicewise.cluster.language.periods import clock_text
 from slicewise.cluster.runtime.console import FittingTable, column
 from slicewise.slurm_plugin.cli.common.window_words import what_text, when_text, whose_text
 from slicewise.slurm_plugin.cli.views.texts import NOTHING, time_text, times_column
-from slicewise.slurm_plugin.rules.quota.calendar import DAYS, Window, WindowKind, WindowRecord
+from slicewise.slurm_plugin.rules.quota.calendar import DAYS, Window, WindowRecord
 from slicewise.slurm_plugin.rules.quota.calendar_times import Span
 
 _LEVELS = " ▁▂▃▄▅▆▇"
 
 
 @dataclass(frozen=True)
-class Shown:
+class WindowNow:
     """A window as it is now.
 
     Attributes:
@@ -27,6 +26,13 @@ class Shown:
     window: Window
     in_force: bool
     next_change_s: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewWindow(WindowNow):
+    """A window with the next times at which it holds."""
+
+    spans: Sequence[Span]
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class Week:
     days: Sequence[Sequence[int]]
 
 
-def windows_table(shown: Sequence[Shown], zone: str) -> FittingTable:
+def windows_table(shown: Sequence[WindowNow], zone: str) -> FittingTable:
     """One line per window, in the order in which they were set."""
     windows = [window.window for window in shown]
     return FittingTable(
@@ -59,11 +65,11 @@ def windows_table(shown: Sequence[Shown], zone: str) -> FittingTable:
     )
 
 
-def _now(shown: Shown) -> Text:
+def _now(shown: WindowNow) -> Text:
     return Text("in force", style="green") if shown.in_force else NOTHING
 
 
-def _change(shown: Shown, zone: str) -> str:
+def _change(shown: WindowNow, zone: str) -> str:
     return "never" if shown.next_change_s is None else clock_text(shown.next_change_s, zone)
 
 
@@ -118,76 +124,3 @@ def _ended(record: WindowRecord) -> object:
 
 def _ended_briefly(record: WindowRecord) -> object:
     return NOTHING if record.ended_s is None else time_text(record.ended_s, "%m-%d %H:%M")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShownWindow:
-    """A window of the calendar: days as words, times of the day in minutes, Unix seconds."""
-
-    id: int
-    tenant: str | None
-    kind: WindowKind
-    amount_millislices: int
-    days: Sequence[str]
-    begin_min: int
-    end_min: int
-    first_s: int | None
-    last_s: int | None
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class WindowNow(ShownWindow):
-    """A window, and whether it is in force."""
-
-    in_force: bool
-    next_change_s: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewWindow(WindowNow):
-    """A window with the next times at which it holds."""
-
-    spans: Sequence[Span]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PastWindow(ShownWindow):
-    """A window with its history."""
-
-    author: str
-    set_s: float
-    ended_by: TextOrNull
-    ended_s: float | None
-    ended_why: str
-
-
-def shown_window(window: Window) -> ShownWindow:
-    """The window as a document."""
-    return ShownWindow(
-        id=window.window_id,
-        tenant=window.tenant or None,
-        kind=window.kind,
-        amount_millislices=window.amount_millislices,
-        days=[DAYS[day] for day in sorted(window.days)] or DAYS,
-        begin_min=window.begin_min,
-        end_min=window.end_min,
-        first_s=window.first_s,
-        last_s=window.last_s,
-        reason=window.reason,
-    )
-
-
-def window_now(shown: Shown) -> WindowNow:
-    """The window as it is now, as a document."""
-    return WindowNow(
-        **vars(shown_window(shown.window)),
-        in_force=shown.in_force,
-        next_change_s=shown.next_change_s,
-    )
-
-
-def past_window(record: WindowRecord) -> PastWindow:
-    """The window with its history, as a document."""
-    past = {name: value for name, value in vars(record).items() if name != "window"}
-    return PastWindow(**vars(shown_window(record.window)), **past)

@@ -10,6 +10,9 @@ and these tenants borrow no further than the cap.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import PlainSerializer
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
@@ -67,7 +70,7 @@ class Window:
     tenant: str
     kind: WindowKind
     amount_millislices: Millislices
-    days: frozenset[int] = frozenset()
+    days: Annotated[frozenset[int], PlainSerializer(sorted, list[int])] = frozenset()
     begin_min: int = 0
     end_min: int = 0
     first_s: int | None = None

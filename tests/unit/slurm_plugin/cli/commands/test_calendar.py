@@ -221,8 +221,10 @@ def test_a_window_is_set_and_told(ledger: FakeLedger) -> None:
     ]
     event = ("--first", "2026-12-01", "--last", "2026-12-05", "--reason", "paper")
     found = json.loads(said("create", "nlp", "--lending-limit", "unlimited", *event, "--json"))
-    assert (found["id"], found["kind"], found["amount_millislices"]) == (3, "lending", 10**9)
-    assert (found["last_s"] - found["first_s"], found["reason"]) == (5 * 86400, "paper")
+    window = found["window"]
+    assert (window["window_id"], window["kind"]) == (3, "lending")
+    assert window["amount_millislices"] == 10**9
+    assert (window["last_s"] - window["first_s"], window["reason"]) == (5 * 86400, "paper")
     assert [one.tenant for one in ledger.found] == ["vision", ALL, "nlp"]
 
 
@@ -352,7 +354,7 @@ def test_the_week_is_drawn_of_those_whose_nominal_changes(ledger: FakeLedger) ->
 def test_as_json_a_window_has_when_it_changes(ledger: FakeLedger) -> None:
     said(*OFFICE)
     (found,) = json.loads(said("list", "vision", "--json"))
-    assert found["days"] == ["mon", "tue", "wed", "thu", "fri"]
+    assert found["window"]["days"] == [0, 1, 2, 3, 4]
     assert (found["in_force"], found["next_change_s"]) == (True, MONDAY_S + 18 * 3600)
     assert json.loads(said("list", "nlp", "--json")) == []
 
