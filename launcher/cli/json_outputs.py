@@ -82,7 +82,7 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "tenant check": ("slicewise.slurm_plugin.rules.quota.accounts:AccountDifference[]",),
     "tenant-quota set": (f"{_VIEWS}.tenants:QuotaOutcome",),
     "tenant-quota history": ("slicewise.slurm_plugin.rules.quota.types:QuotaChange[]",),
-    "tenant-quota apply": (f"{_COMMANDS}.quota_plan:ShownQuotaPlan",),
+    "tenant-quota apply": (f"{_COMMANDS}.quota_plan:AppliedFile",),
     "tenant-quota loans": (
         "slicewise.slurm_plugin.rules.quota.loan_lines:LoanLine[]",
         "slicewise.slurm_plugin.rules.quota.types:LoanChange[]",

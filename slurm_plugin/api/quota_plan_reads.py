@@ -30,7 +30,7 @@ def plan_of_file(
     ledger_view = ledger_view_now(ledger, settings, cluster_state.clock.shown_s)
     inputs = world_now(ledger_view, ledger, settings, cluster_state)
     change = planned_now(_FILE, text, accounts, inputs, settings)
-    return _answer(change, settings.cluster.name)
+    return QuotaPlanAnswer(change=change.report(settings.cluster.name).cut(_MOST))
 
 
 def world_now(
@@ -52,20 +52,3 @@ def planned_now(
     """Return what the file of that name and text would do; raises as ``plan_of_file``."""
     updates, faults = quota_updates(file, text, inputs.ledger_view.tenants, settings)
     return planned_change(updates, faults, accounts, inputs, settings.ledger.time_zone)
-
-
-def _answer(change: PlannedChange, cluster: str) -> QuotaPlanAnswer:
-    report = change.report(cluster)
-    shown, loans, harms = report.changed_tenants, report.loans, report.impacts
-    return QuotaPlanAnswer(
-        changes=report.words,
-        tenants=tuple(shown[:_MOST]),
-        unchanged=len(report.tenants) - len(shown),
-        loans=loans[:_MOST],
-        harms=harms[:_MOST],
-        left_out=sum(len(rows[_MOST:]) for rows in (shown, loans, harms)),
-        hidden=report.hidden,
-        ended_windows=report.ended_windows,
-        warnings=report.warnings,
-        needs_overcommit=report.needs_overcommit,
-    )

@@ -262,7 +262,7 @@ async def test_adapters_are_models_that_come_and_go_while_a_replica_serves(
         """Replicas that have loaded each, whether one has refused it, and its requests."""
         return {
             one["model"].partition(":")[2]: (one["loaded"], bool(one["why"]), one["requests"])
-            for one in status(served.sandbox, served.name)["report"]["adapters"]
+            for one in (status(served.sandbox, served.name)["report"] or {}).get("adapters", ())
         }
 
     (before,) = served.processes()

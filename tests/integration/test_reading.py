@@ -163,7 +163,7 @@ def test_programs_read_what_each_user_may(site: Site) -> None:
     assert asked(site, "root", "repartitions?before=1")["repartitions"] == []
     file = json.dumps({"text": "[tenants.vision]\nnominal = 2\n"})
     planned = asked(site, "root", "quota-plan", file)
-    assert planned["changes"] == ["vision: nominal 2 slices (was 3 slices)"]
+    assert planned["change"]["changes"] == ["vision: nominal 2 slices (was 3 slices)"]
     faulty = json.dumps({"text": "\n[tenants.nobody]\nnominal = 2\n"})
     assert (
         "line 2: [tenants.nobody] Slurm has no account"

@@ -56,6 +56,7 @@ from slicewise.slurm_plugin.common.explain_requests import QuotaPlanAnswer
 from slicewise.slurm_plugin.common.ledger_requests import StatementAnswer, TenantsAnswer
 from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus, TenantInTree
 from slicewise.slurm_plugin.rules.explain.change_report import (
+    ChangeReport,
     Impact,
     ImpactKind,
     LoanPlan,
@@ -487,7 +488,7 @@ class Answers:
                 limit_millislices=Millislices(nominal + 1000),
             )
 
-        return QuotaPlanAnswer(
+        change = ChangeReport(
             changes=(f"vision: nominal 6 slices (was 4 slices){self.extra}",),
             tenants=(
                 TenantPlan(self.name(0), 0, side(4000), side(6000)),
@@ -504,5 +505,9 @@ class Answers:
                     words=f"a borrowed replica would be drained{self.extra}",
                 ),
             ),
+            warnings=(),
+            hidden=(),
+            ended_windows=(),
             needs_overcommit=True,
         )
+        return QuotaPlanAnswer(change=change)

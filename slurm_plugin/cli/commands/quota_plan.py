@@ -23,19 +23,16 @@ from slicewise.slurm_plugin.common.quota_file_requests import (
     QuotaFileRequest,
     packed,
 )
-from slicewise.slurm_plugin.rules.explain.change_report import Impact, LoanPlan, TenantPlan
+from slicewise.slurm_plugin.rules.explain.change_report import ChangeReport
 from slicewise.slurm_plugin.rules.limits.desired import Difference
 from slicewise.slurm_plugin.rules.quota.quota_file import unreadable
 
 
 @dataclass(frozen=True)
-class ShownQuotaPlan:
+class AppliedFile:
     """What a file of quotas would do, or did."""
 
-    tenants: Sequence[TenantPlan]
-    loans: Sequence[LoanPlan]
-    harms: Sequence[Impact]
-    ended_windows: Sequence[int]
+    change: ChangeReport
     differences: Sequence[Difference]
     commands: Sequence[Sequence[str]]
     applied: bool
@@ -100,19 +97,16 @@ def _last_month_words(file: Path) -> str:
 def _print_plan(answer: QuotaFileAnswer) -> None:
     for shown in present.change_shown(answer.change):
         console().print(shown)
-    if not answer.change.impacts:
+    if not answer.change.harms:
         console().print("\nIt would harm no job or tenant.")
     if answer.differences:
         console().print("\nIn Slurm:")
         console().print(differences_table(answer.differences))
 
 
-def _shown(answer: QuotaFileAnswer, *, took_s: float | None) -> ShownQuotaPlan:
-    return ShownQuotaPlan(
-        tenants=answer.change.tenants,
-        loans=answer.change.loans,
-        harms=answer.change.impacts,
-        ended_windows=answer.change.ended_windows,
+def _shown(answer: QuotaFileAnswer, *, took_s: float | None) -> AppliedFile:
+    return AppliedFile(
+        change=answer.change,
         differences=answer.differences,
         commands=answer.commands,
         applied=answer.change_id is not None,

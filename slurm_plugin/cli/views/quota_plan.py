@@ -27,22 +27,21 @@ _INDENT = "  "
 
 def change_shown(change: "ChangeReport") -> "Iterator[RenderableType]":
     """What a file of quotas would change, one after the other: words, tenants, loans, harm."""
-    for words in change.words:
+    for words in change.changes:
         yield Text(words)
     for warned in change.warnings:
         yield Text(warned, style="yellow")
-    shown = change.changed_tenants
-    yield tenants_table(shown)
-    if others := len(change.tenants) - len(shown):
+    yield tenants_table(change.tenants)
+    if others := change.unchanged:
         words = "other tenant stays as it is" if others == 1 else "other tenants stay as they are"
         yield Text(f"{others} {words}.")
     yield from _calendar_shown(change)
     if change.loans:
         yield "\nLoans:"
         yield loan_changes_table(change.loans)
-    if change.impacts:
+    if change.harms:
         yield "\nJobs and tenants that it would harm:"
-        yield impacts_table(change.impacts)
+        yield impacts_table(change.harms)
 
 
 def _calendar_shown(change: "ChangeReport") -> Iterator[Text]:

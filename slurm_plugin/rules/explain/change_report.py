@@ -1,7 +1,8 @@
 """What a change of quotas does, for people and programs: tenants, loans, and whom it harms."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Self
 
 from slicewise.slurm_plugin.rules.quota.standings import Standing
 
@@ -99,26 +100,36 @@ class ChangeReport:
     """What a file of quotas would do, for people and programs.
 
     Attributes:
-        words: what would be set, a line for each tenant that the file names.
-        warnings: tenants that are elsewhere in Slurm.
-        tenants: every tenant; ``touched`` are the names of those that the file names or that change
-            otherwise, and of the tenants above them.
+        changes: what would be set, a line for each tenant that the file names.
+        warnings: tenants that are elsewhere in Slurm, with the command that moves them.
+        tenants: those that the file names or that change otherwise, and the tenants above them, in
+            the order of the tree; ``unchanged`` is the number of the others.
+        harms: what it would make worse.
         hidden: tenants that the file names and for which the calendar has other quotas now.
         ended_windows: ids of calendar windows that end because their tenants are removed.
-        needs_overcommit: as of ``PlannedChange``.
+        needs_overcommit: whether the quotas at the top would exceed the cluster by more than now;
+            ``slicewise tenant-quota apply`` then needs ``--overcommit``.
+        left_out: number of tenants, loans and harms that are not in it.
     """
 
-    words: tuple[str, ...]
+    changes: tuple[str, ...]
     warnings: tuple[str, ...]
     tenants: tuple[TenantPlan, ...]
-    touched: frozenset[str]
+    unchanged: int
     loans: tuple[LoanPlan, ...]
-    impacts: tuple[Impact, ...]
+    harms: tuple[Impact, ...]
     hidden: tuple[str, ...]
     ended_windows: tuple[int, ...]
     needs_overcommit: bool
+    left_out: int = 0
 
-    @property
-    def changed_tenants(self) -> list[TenantPlan]:
-        """Those that are ``touched``."""
-        return [tenant_plan for tenant_plan in self.tenants if tenant_plan.tenant in self.touched]
+    def cut(self, most: int) -> Self:
+        """The same with so many tenants, loans and harms at most, of each."""
+        lists = (self.tenants, self.loans, self.harms)
+        return replace(
+            self,
+            tenants=self.tenants[:most],
+            loans=self.loans[:most],
+            harms=self.harms[:most],
+            left_out=sum(len(whole[most:]) for whole in lists),
+        )

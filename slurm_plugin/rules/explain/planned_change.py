@@ -86,13 +86,15 @@ class PlannedChange:
 
     def report(self, cluster: str) -> ChangeReport:
         """What people are told; ``cluster`` is the cluster's name in Slurm."""
+        every, touched = self.plan.tenants, self.touched
+        tenants = tuple(plan for plan in every if plan.tenant in touched)
         return ChangeReport(
-            words=tuple(self.words),
+            changes=tuple(self.words),
             warnings=tuple(self.place_warnings(cluster)),
-            tenants=self.plan.tenants,
-            touched=self.touched,
+            tenants=tenants,
+            unchanged=len(every) - len(tenants),
             loans=self.plan.loans,
-            impacts=self.impacts,
+            harms=self.impacts,
             hidden=tuple(self.hidden),
             ended_windows=self.ended_windows,
             needs_overcommit=self.needs_overcommit,

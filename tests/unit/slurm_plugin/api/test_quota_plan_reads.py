@@ -17,6 +17,7 @@ from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.routes import Asked, Routes
 from slicewise.slurm_plugin.common.explain_requests import QuotaPlanAnswer, QuotaPlanRequest
 from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
+from slicewise.slurm_plugin.rules.explain.change_report import ChangeReport
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -44,10 +45,10 @@ async def reads() -> Reads:
     return Reads(settings(), slurm, ScriptedLedger(shown=policy), state)
 
 
-async def planned(reads: Reads, text: str) -> QuotaPlanAnswer:
+async def planned(reads: Reads, text: str) -> ChangeReport:
     answer = await reads.handlers()[QuotaPlanRequest](QuotaPlanRequest(text=text), ROOT)
     assert isinstance(answer, QuotaPlanAnswer)
-    return answer
+    return answer.change
 
 
 async def refused(reads: Reads, text: str) -> str:

@@ -162,14 +162,15 @@ def test_a_plan_as_values(ledger: FakeLedger, quotas: Path):
     said("apply", str(quotas))
     quotas.write_text("[tenants.physics]\nnominal = 28\n")
     found = json.loads(said("apply", str(quotas), "--dry-run", "--json"))
-    physics, optics = found["tenants"]
+    physics, optics = found["change"]["tenants"]
     assert (physics["tenant"], optics["depth"]) == ("physics", 1)
+    assert found["change"]["unchanged"] == 0
     assert physics["before"]["nominal_millislices"] == 7000
     assert physics["after"]["limit_millislices"] == 14_000
-    (impact,) = found["harms"]
+    (impact,) = found["change"]["harms"]
     assert (impact["kind"], impact["amount_millislices"]) == ("overcommitted", 14_000)
     assert ["modify", "account"] in [command[:2] for command in found["commands"]]
-    assert (found["applied"], found["loans"]) == (False, [])
+    assert (found["applied"], found["change"]["loans"]) == (False, [])
 
 
 def test_new_tenants_stand_where_their_accounts_do(ledger: FakeLedger, quotas: Path):
@@ -263,8 +264,8 @@ def test_tenants_are_moved_and_removed_together_with_all_else(ledger: FakeLedger
     assert "sacctmgr modify account where name=optics cluster=c set parent=bio" in text
     assert set(ledger.shown) == {"physics", "optics", "bio"}
     found = json.loads(said("apply", str(quotas), "--json"))
-    assert [one["tenant"] for one in found["tenants"]] == ["bio", "optics", "physics"]
-    assert found["tenants"][2]["after"] is None
+    assert [one["tenant"] for one in found["change"]["tenants"]] == ["bio", "optics", "physics"]
+    assert found["change"]["tenants"][2]["after"] is None
     assert {name: one.parent for name, one in ledger.shown.items()} == {
         "bio": "",
         "optics": "bio",
