@@ -267,7 +267,7 @@ def learn_capacity(
     if is_full:
         bounds = _while_full(bounds, curves, limit)
     if curves.service:
-        found, expected = _limit(curves, limit, bounds), _expected(curves, bounds)
+        found, expected = _limit(curves, limit, bounds), _expected_limit(curves, bounds)
     else:
         found = expected = limit
     return ReplicaCapacity(
@@ -545,7 +545,7 @@ def _while_full(bounds: CapacityBounds, curves: _Curves, limit: int) -> Capacity
     return replace(bounds, first_token_s=max(bounds.first_token_s, kept_s))
 
 
-def _expected(curves: _Curves, bounds: CapacityBounds) -> int:
+def _expected_limit(curves: _Curves, bounds: CapacityBounds) -> int:
     """Return with how many requests the objectives are expected to be kept."""
     highest = max(curves.last, _EXPECTED_GROWTH * max(1.0, min(curves.own, curves.last)))
     most = min(max(floor(highest), FIRST), bounds.most)
