@@ -220,6 +220,34 @@ def jobs_of_both(draw: st.DrawFn) -> tuple[HistoryJob, ...]:
     )
 
 
+def test_a_job_that_goes_first_makes_no_older_one_of_its_tenant_wait_for_another_grace() -> None:
+    """The shorter job took its place in the own quota, and the grace began anew."""
+    types = {"a": {"1g.10gb": 4, "a100": 1}, "b": {"1g.10gb": 2}, "c": {"1g.10gb": 1, "a100": 1}}
+    policy = {
+        name: replace(
+            one,
+            quota=replace(
+                one.quota,
+                nominal_millislices=Millislices(run_cost(types[name], BOTH.costs)),
+                type_nominals=types[name],
+            ),
+        )
+        for name, one in tenants(**dict.fromkeys(NAMES, 0)).items()
+    }
+    jobs = (
+        past("a", {"a100": 1}, 13, 2834.0),
+        past("b", {"a100": 1}, 46, 700.0),
+        past("a", {"1g.10gb": 1}, 50, 2022.0),
+        past("c", {"a100": 1}, 59, 1094.0),
+        past("c", {"a100": 1}, 108, 1066.0),
+    )
+    on = replace(cluster(1), nodes=(SimulatedNode("n0", frozenset({"gpu"}), CUT),))
+    plan = slicewise(policy, settings=BOTH)
+    record = simulated(plan, *jobs, on=on, last_s=LAST_S, costs=BOTH.costs)
+    first_s = min(job.runs[0].start_s for job in record.jobs if job.tenant == "c")
+    assert first_s - BEGIN_S <= 59 + BOTH.lending.grace_s + ROUNDS_S
+
+
 @given(jobs_of_both(), policies_by_type())
 @settings(max_examples=examples(25), deadline=None)
 def test_what_is_guaranteed_of_a_type_waits_at_most_for_the_grace_and_its_rounds(

@@ -88,6 +88,29 @@ def for_recalls(by_holder: JobsByHolder) -> Mapping[str, Sequence[WaitingJob]]:
     return {tenant: jobs for tenant, jobs in waiting.items() if jobs}
 
 
+def since_any_waits(
+    policy: Policy, waiting: Mapping[str, Sequence[WaitingJob]], by_holder: JobsByHolder
+) -> Mapping[str, Sequence[WaitingJob]]:
+    """The jobs ``waiting`` for their tenant's own quota, as old as the oldest for which any waited.
+
+    A job that goes before another one takes its place in the own quota; the other one waits on in
+    the borrowed QOS. What is recalled for both is due when it was for the first.
+    """
+    own, others = guaranteed_quota(policy), by_holder.for_loans
+    aged: dict[str, Sequence[WaitingJob]] = {}
+    for tenant, jobs in waiting.items():
+        most = own.get(tenant, 0)
+        older = (job for job in others.get(tenant, ()) if job.cost_millislices <= most)
+        oldest_s = min((job.since_s for job in older if job.since_s is not None), default=None)
+        aged[tenant] = [
+            job
+            if oldest_s is None or (job.since_s or 0) <= oldest_s
+            else job._replace(since_s=oldest_s)
+            for job in jobs
+        ]
+    return aged
+
+
 def qos_use(policy: Policy, by_holder: JobsByHolder) -> QosUse:
     """Sum up what jobs hold of limits and wait for, by QOS.
 

@@ -8,7 +8,7 @@ from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.common.qos_names import holder_of
 from slicewise.slurm_plugin.rules.quota.calendar import capped
-from slicewise.slurm_plugin.rules.quota.demand import demand_of, for_recalls
+from slicewise.slurm_plugin.rules.quota.demand import demand_of, for_recalls, since_any_waits
 from slicewise.slurm_plugin.rules.quota.types import Loan, Recall
 from slicewise.slurm_plugin.rules.reclaim.recalls import (
     have_room,
@@ -120,7 +120,8 @@ class _Recalls:
         loans = inputs.ledger_view.loans
         self._before = [loan for loan in loans if loan.borrower in able]
         rules = inputs.rules
-        self._waiting = for_recalls(inputs.startable)
+        startable = inputs.startable
+        self._waiting = since_any_waits(inputs.fitted, for_recalls(startable), startable)
         self._when = {"now_s": inputs.ledger_view.now_s, "grace_s": rules.grace_s}
         self._room = have_room(
             inputs.fitted, loans, recalls_before, held, self._waiting, **self._when
