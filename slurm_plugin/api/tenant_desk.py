@@ -250,7 +250,15 @@ class TenantDesk(LedgerDesk):
         )
 
     def _deletion(self, tenant: str, policy: Policy) -> QuotaChange:
-        """How a tenant that is not in the policy was deleted; SW-TENANT-UNKNOWN if it never was."""
+        """How a tenant that is not in the policy was deleted.
+
+        Raises InvalidInputError: SW-TENANT-UNKNOWN if it never was, SW-VALUE for what is no name.
+        """
+        try:
+            changed(policy, TenantUpdate(tenant, removed=True))
+        except InvalidInputError as error:
+            if error.refusal.code is not Code.TENANT_UNKNOWN:
+                raise
         history = self._ledger.tenants.history(tenant)
         if not history:
             require_tenant(policy, tenant)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from builders.nodes import a_node
+from builders.overview_world import facts
 from builders.runs import a_reservation
 from builders.service_views import a_service, a_tenant_view
 from builders.tenants import policy_of, tenant
@@ -22,9 +23,14 @@ from slicewise.launcher.services.overview import join
 from slicewise.slurm_plugin.admission_server.worker_process import AdmissionProcess
 from slicewise.slurm_plugin.daemon.metric_catalogue import METRICS
 from slicewise.slurm_plugin.daemon.metrics import Metrics
-from slicewise.slurm_plugin.rules.accounting.overview import OverviewInput, tenant_statuses
+from slicewise.slurm_plugin.rules.accounting.overview import (
+    OverviewInput,
+    tenant_statuses,
+    with_those_below,
+)
 from slicewise.slurm_plugin.rules.explain.headroom import explain
 from slicewise.slurm_plugin.rules.explain.headroom import situation as situation_of
+from slicewise.slurm_plugin.rules.overview.slices import held_on_loan
 from slicewise.slurm_plugin.rules.quota.attainable import highest_limits
 from slicewise.slurm_plugin.rules.quota.types import Loan
 from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
@@ -167,6 +173,7 @@ def test_the_table_s_example_is_this_world() -> None:
     assert rows.pop("word") == list(NUMBERS)
     del rows["---"]
     standings, highest = INPUTS.allowed().standings, highest_limits(POLICY, 14_000)
+    on_loan = with_those_below(POLICY, held_on_loan(facts(*JOBS)))
     shown: dict[str, list[str]] = {key.replace("_", " "): [] for key in NUMBERS["lab"]}
     for name, numbers in NUMBERS.items():
         one = standings[name]
@@ -174,6 +181,7 @@ def test_the_table_s_example_is_this_world() -> None:
             "own nominal": POLICY[name].quota.nominal_millislices,
             "guaranteed": one.guaranteed_millislices,
             "highest limit": highest[name],
+            "on loan": on_loan[name],
         }
         for key, amount in {**numbers, **more}.items():
             shown.setdefault(key.replace("_", " "), []).append(slices_text(amount))

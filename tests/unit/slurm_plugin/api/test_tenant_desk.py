@@ -202,6 +202,15 @@ async def test_a_tenant_that_is_deleted_meanwhile_does_not_come_back_without_slu
     assert b"SW-TENANT-UNKNOWN" in answer
 
 
+async def test_what_is_no_name_is_no_tenant_to_delete(site: Site, monkeypatch: pytest.MonkeyPatch):
+    def change_by(decide: Callable[[Policy], object], *_: object) -> tuple[Policy, object]:
+        return {}, decide({})
+
+    monkeypatch.setattr(site.ledger, "change_by", change_by, raising=False)
+    answer = await site.answered(TenantDeleteRequest(tenant="x'; --"), ROOT)
+    assert b"SW-VALUE" in answer
+
+
 async def test_a_dry_import_writes_nothing(site: Site):
     request = TenantImportRequest(is_dry=True)
     await site.handlers[TenantImportRequest](request, Principal(ROOT, "root", None))
