@@ -16,7 +16,7 @@ from slicewise.slurm_plugin.rules.limits.desired import (
     PREEMPT,
     PREEMPT_MODE,
     RUN_MINUTES,
-    Settings,
+    LimitSettings,
 )
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_types
 from slicewise.slurm_plugin.rules.quota.type_limits import type_limits
@@ -28,7 +28,7 @@ _REQUEUE = "requeue"
 _NO_LIMITS = QosLimits()
 
 
-def qos_limits(settings: Settings, own: Mapping[str, QosLimits]) -> Mapping[str, QosLimits]:
+def qos_limits(settings: LimitSettings, own: Mapping[str, QosLimits]) -> Mapping[str, QosLimits]:
     """The limits of each of Slicewise's QOS, but for the gate: no job of the model is in it.
 
     What the site has set of them itself (``own``), such as a priority, stays.
@@ -119,7 +119,7 @@ def own_accounts(
 
 
 def account_limits(
-    settings: Settings, accounts: Mapping[str, AccountLimits]
+    settings: LimitSettings, accounts: Mapping[str, AccountLimits]
 ) -> Mapping[str, AccountLimits]:
     """The accounts that get limits on types, with these limits beside what they have."""
     limits: defaultdict[str, dict[str, int]] = defaultdict(dict)

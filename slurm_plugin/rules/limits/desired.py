@@ -148,7 +148,7 @@ class Setting:
     least: int = 0
 
 
-Settings = Mapping[LimitKey, Setting]
+LimitSettings = Mapping[LimitKey, Setting]
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class DesiredLimits:
         lists: Slicewise's QOS that each account may use, comma-separated, by account.
     """
 
-    settings: Settings = field(hash=False)
+    settings: LimitSettings = field(hash=False)
     lists: Mapping[str, str] = field(hash=False)
 
     @property
@@ -327,7 +327,7 @@ def _listed(account: str, tenants: Collection[str], slurm_limits: SlurmLimits) -
     return _text({qos_name(row.account), borrowed_qos(row.account)})
 
 
-def _tenant_account(name: str, allowed: Allowed, slurm_limits: SlurmLimits) -> Settings:
+def _tenant_account(name: str, allowed: Allowed, slurm_limits: SlurmLimits) -> LimitSettings:
     fields = {
         QOS_LIST: Setting(_listed(name, (name,), slurm_limits), "its own QOS, and its borrowed one")
     }
@@ -344,7 +344,7 @@ def limits_type(field: str) -> bool:
     return field.startswith(_TYPE) or field in _SHARED_TYPES
 
 
-def _other_account(name: str, listed: str, slurm_limits: SlurmLimits) -> Settings:
+def _other_account(name: str, listed: str, slurm_limits: SlurmLimits) -> LimitSettings:
     """Return the settings of an account that is no tenant.
 
     It inherits Slicewise's QOS or has them in its own list. Slurm refuses a default QOS of a tenant
@@ -381,7 +381,7 @@ def _qos_settings(
     allowed: Allowed,
     slurm_limits: SlurmLimits,
     known_limits: Mapping[LimitKey, KnownLimit],
-) -> Settings:
+) -> LimitSettings:
     elsewhere = _elsewhere(tenants, slurm_limits, slurm_limits.in_use.held)
     limits = less_elsewhere({name: allowed.standings[name] for name in tenants}, elsewhere)
     limits = less_uncounted(limits, _by_qos(slurm_limits.in_use.uncounted.millislices))
@@ -410,7 +410,7 @@ def _qos_settings(
 
 
 @lru_cache(maxsize=_KEYS)
-def _own_settings(tenant: str, limit: int, preempted: Setting) -> Settings:
+def _own_settings(tenant: str, limit: int, preempted: Setting) -> LimitSettings:
     """Return the settings of a tenant's own QOS, but for budgets and types."""
     fields = _limit(limit, f"guaranteed quota of {tenant}, less what it lends")
     why = f"for guaranteed jobs of {tenant}"
@@ -418,13 +418,15 @@ def _own_settings(tenant: str, limit: int, preempted: Setting) -> Settings:
 
 
 @lru_cache(maxsize=_KEYS)
-def _loan_settings(tenant: str, limit: int, term_s: int) -> Settings:
+def _loan_settings(tenant: str, limit: int, term_s: int) -> LimitSettings:
     """Return the settings of a tenant's borrowed QOS, but for budgets."""
     fields = {**_limit(limit, f"lent to {tenant}"), **_on_loan(term_s)}
     return _qos(borrowed_qos(tenant), f"for borrowed jobs of {tenant}", fields)
 
 
-def _guaranteed_types(name: str, types: Mapping[str, int], slurm_limits: SlurmLimits) -> Settings:
+def _guaranteed_types(
+    name: str, types: Mapping[str, int], slurm_limits: SlurmLimits
+) -> LimitSettings:
     why = "instances of the type that are guaranteed"
     return {
         _qos_key(name, f"grptres={tres}"): Setting(str(count), why)
@@ -555,7 +557,7 @@ def _by_qos(amounts: Mapping[tuple[str, str], int]) -> Mapping[str, int]:
     return sums
 
 
-def _minutes(name: str, part: BudgetPart | None, billing: BillingUnit) -> Settings:
+def _minutes(name: str, part: BudgetPart | None, billing: BillingUnit) -> LimitSettings:
     if part is None:
         return {}
     of = f"budget of {', '.join(part.budgets)}: {part.minutes / 60_000:.2f} slice-hours of it"
@@ -576,7 +578,7 @@ def _on_loan(term_s: int) -> Mapping[str, Setting]:
     return {PREEMPT_MODE: Setting(_REQUEUE, "preempted jobs are requeued"), **term}
 
 
-def _qos(name: str, why: str, fields: Mapping[str, Setting]) -> Settings:
+def _qos(name: str, why: str, fields: Mapping[str, Setting]) -> LimitSettings:
     fields = {NAME: Setting(name, why), **fields}
     return {_qos_key(name, field): setting for field, setting in fields.items()}
 
@@ -596,8 +598,8 @@ def _seen_qos(slurm_limits: SlurmLimits, known_limits: Mapping[LimitKey, KnownLi
 
 
 def _handed_back(
-    known_limits: Mapping[LimitKey, KnownLimit], settings: Settings, slurm_limits: SlurmLimits
-) -> Settings:
+    known_limits: Mapping[LimitKey, KnownLimit], settings: LimitSettings, slurm_limits: SlurmLimits
+) -> LimitSettings:
     def goes_back(key: LimitKey) -> bool:
         if key.entity == "qos":
             goes = key.field in {EXEMPT, RUN_MINUTES} or limits_type(key.field)

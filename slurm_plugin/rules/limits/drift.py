@@ -26,7 +26,7 @@ from slicewise.slurm_plugin.rules.limits.desired import (
     QOS_LIST,
     Difference,
     KeyedSetting,
-    Settings,
+    LimitSettings,
     SlurmLimits,
     only_ours_differ,
     value_now,
@@ -96,7 +96,7 @@ def adopted_nominal(change: OutOfBandChange, nominal: int, billing: BillingUnit)
 
 
 def to_remember(
-    settings: Settings,
+    settings: LimitSettings,
     differences: Iterable[Difference],
     slurm_limits: SlurmLimits,
     known_limits: KnownLimits,
