@@ -72,7 +72,7 @@ class GeneratedSlurm(CommandSlurm):
 
 
 class _Published:
-    """Keeps the snapshot that ``Sync`` publishes."""
+    """Keeps the snapshot that ``ClusterState`` publishes."""
 
     snapshot: Snapshot
 

@@ -25,11 +25,12 @@ class SlicesByState(Message):
     """The slices of the managed GPUs, in millislices; the five states add up to the capacity.
 
     Attributes:
-        used: held by jobs within their tenants' guaranteed quota, or outside all quotas.
-        lent: held by jobs on quota that their tenants borrow.
-        idle: free, also where a GPU is not cut as far as it could be.
-        draining: free, and nothing starts there since the node is drained.
-        down: on nodes that Slurm can't use.
+        used_millislices: held by jobs within their tenants' guaranteed quota, or outside all
+            quotas.
+        lent_millislices: held by jobs on quota that their tenants borrow.
+        idle_millislices: free, also where a GPU is not cut as far as it could be.
+        draining_millislices: free, and nothing starts there since the node is drained.
+        down_millislices: on nodes that Slurm can't use.
     """
 
     capacity_millislices: int

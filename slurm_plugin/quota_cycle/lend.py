@@ -1,4 +1,4 @@
-"""One round of lending: lends idle quota to tenants with demand, and recalls it for its lenders."""
+"""One round of quotas: plans it on a look at Slurm, and writes its loans and recalls."""
 
 from dataclasses import dataclass, replace
 

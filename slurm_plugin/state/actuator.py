@@ -1,6 +1,6 @@
 """Carries out plans for services' slots: holds, releases, requeues, moves and cancels them.
 
-``leases.py`` changes their time limits.
+``daemon/lease_loop.py`` changes their time limits.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -97,7 +97,7 @@ class ClusterState:
         shares: the share term of each tenant's priority, see ``admission/priority.py``.
         urgencies: urgency of each service's backlog, as last sent by the launcher, by array job id.
         first_until_s: until when jobs go first that Slurm passes over though their GPUs are free,
-            by the monotonic clock; see ``quota_cycle.standstill``.
+            by the monotonic clock; see ``round.standstill``.
         barred: waiting jobs that quota alone does not start, as of the last round of lending.
         quota_jobs: ``jobs`` as quota is decided for them: what is barred waits for what bars it.
         gave_way: runs on borrowed quota that were requeued, by the ids of their jobs, which wait;

@@ -24,9 +24,9 @@ class Idle:
     """Slice-seconds of instances that nothing held.
 
     Attributes:
-        wanted: while jobs waited for just their type.
-        other_type: while jobs waited for other types only.
-        unwanted: while no job waited that they could have served, however they were cut.
+        wanted_s: while jobs waited for just their type.
+        other_type_s: while jobs waited for other types only.
+        unwanted_s: while no job waited that they could have served, however they were cut.
     """
 
     wanted_s: float

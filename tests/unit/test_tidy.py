@@ -174,3 +174,32 @@ def test_what_is_said_of_a_name_follows_the_name() -> None:
         and isinstance(said.value, ast.Constant)
         and not isinstance(before, ast.Assign | ast.AnnAssign)
     ] == []
+
+
+def test_docstrings_explain_attributes_that_there_are() -> None:
+    """Those of the class itself: what it inherits is explained where it is declared."""
+    places = [*modules(), *(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "studies").rglob("*.py")]
+    explained = [
+        (f"{path.relative_to(ROOT)}: {node.name}.{name}", name in _attributes(node))
+        for path in places
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        for name in _explained(ast.get_docstring(node) or "")
+    ]
+    assert [where for where, is_there in explained if not is_there] == []
+    assert len(explained) > 1000
+
+
+def _explained(docstring: str) -> list[str]:
+    keys = re.findall(
+        r"^    (\w+(?:, \w+)*):", docstring.partition("Attributes:\n")[2], re.MULTILINE
+    )
+    return [name for key in keys for name in key.split(", ")]
+
+
+def _attributes(node: ast.ClassDef) -> set[str]:
+    nodes = list(ast.walk(node))
+    named = {inner.id for inner in nodes if isinstance(inner, ast.Name)}
+    set_on = {inner.attr for inner in nodes if isinstance(inner, ast.Attribute)}
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return named | set_on | {inner.name for inner in nodes if isinstance(inner, functions)}

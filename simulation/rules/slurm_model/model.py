@@ -2,7 +2,7 @@
 
 Modelled, after Slurm 22.05 to 26.05's own source and what was tried on real clusters: the main
 scheduler and backfill (``scheduler.py``, ``backfill.py``), limits of QOS and accounts in Slurm's
-order (``limits.py``), multifactor priority with fair share (``priority.py``), preemption by QOS
+order (``qos_limits.py``), multifactor priority with fair share (``priority.py``), preemption by QOS
 (``preemption.py``), holds, releases, requeues and their wait, arrays whose tasks become records of
 their own once touched, time limits, COMPLETING, nodes that fail, other GPUs of a node, and
 maintenance reservations of whole nodes from now on until they are deleted.

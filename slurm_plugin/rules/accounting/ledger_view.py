@@ -28,7 +28,7 @@ class LedgerView:
         loans: ordered by the names of lender and borrower.
         recalls: ordered by the names of lender and borrower, then by time.
         balances: the balance of every tenant that ever had a run or a budget.
-        rolls: the start of the period to which each budget was last rolled, in Unix seconds.
+        rollovers: the start of the period to which each budget was last rolled, in Unix seconds.
         reservations: the runs that are not settled.
         known: what the ledger remembers of every setting in slurmdbd that Slicewise ever changed.
     """

@@ -52,7 +52,7 @@ class PriorityTerms:
         wait_s: seconds for which the job could have started.
         time_limit_s: seconds that it asks for; None is unlimited.
         is_passed_over: whether the job has GPUs and quota, and Slurm keeps it waiting for others
-            that want none of these (``quota_cycle.standstill``).
+            that want none of these (``round.standstill``).
     """
 
     job_class: JobClass = "normal"

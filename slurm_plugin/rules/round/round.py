@@ -49,7 +49,7 @@ class RoundPlan:
 def plan(inputs: World) -> RoundPlan:
     """Decide loans, recalls and the runs to end for the given world.
 
-    Lenders come before the job whose turn it is (``who_goes``).
+    Lenders come before the job whose turn it is (``reclaim.turns``).
     """
     ledger_view = inputs.ledger_view
     if not _is_anything_lent(ledger_view):
