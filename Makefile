@@ -13,7 +13,7 @@ DOCS_READY := $(DOCS_VENV)/.ready
 PACKAGES_VENV := .venv-packages
 PACKAGES_READY := $(PACKAGES_VENV)/.ready
 
-.PHONY: help setup tests-setup lock packages demo test lint unit integration soak nightly mutation docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-wake bench-reaction bench-tick bench-rebalance bench-limits bench-commands bench-web wheel slurm slurm-tree matrix wheelhouse sbom deb rpm bench-history bench-rpcs format clean
+.PHONY: help setup tests-setup lock packages demo test lint unit integration soak nightly mutation docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-wake bench-reaction bench-turn bench-rebalance bench-limits bench-commands bench-web wheel slurm slurm-tree matrix wheelhouse sbom deb rpm bench-history bench-rpcs format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -206,8 +206,8 @@ bench-wake: setup ## Waking from zero beside a bare sbatch of the same Triton: b
 bench-reaction: setup ## How soon a loan comes and goes back: build/reports/reaction.json (twenty minutes)
 	@$(BIN)/python -m benchmarks.reaction
 
-bench-tick: $(READY) ## What one turn of the launcher costs to decide: build/reports/tick.json (a minute)
-	@$(BIN)/python -m benchmarks.tick
+bench-turn: $(READY) ## What one turn of the launcher costs to decide: build/reports/turn.json (a minute)
+	@$(BIN)/python -m benchmarks.turn
 
 bench-rebalance: $(READY) ## A rebalancing run on a large site: build/reports/rebalance.json (half a minute)
 	@$(BIN)/python -m benchmarks.rebalance

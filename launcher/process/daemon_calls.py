@@ -22,7 +22,7 @@ from slicewise.cluster.settings.file import DaemonSettings
 
 
 class DaemonCalls:
-    """The calls of ``tick.Daemon``; each raises what ``DaemonClient.call`` raises."""
+    """The calls of ``turn.Daemon``; each raises what ``DaemonClient.call`` raises."""
 
     def __init__(self, settings: DaemonSettings) -> None:
         self._daemon = DaemonClient(settings)

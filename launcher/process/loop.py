@@ -41,8 +41,8 @@ from slicewise.launcher.process.saved_state import saved_curves as kept_curves
 from slicewise.launcher.process.statistics import ServiceStatistics
 from slicewise.launcher.process.statistics_socket import StatisticsSocket
 from slicewise.launcher.process.store import StateStore
-from slicewise.launcher.process.tick import Daemon, Replicas, Runtime, Turned, turn
 from slicewise.launcher.process.token_watch import TokenWatch
+from slicewise.launcher.process.turn import Daemon, Replicas, Runtime, Turned, turn
 from slicewise.launcher.rules.engines.registry import ENGINES, unknown_engines
 from slicewise.launcher.rules.turn.clock_step import STEP_S, after_step
 from slicewise.launcher.rules.turn.curves import Curves, KeptCurve, kept

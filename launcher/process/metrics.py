@@ -14,7 +14,7 @@ from slicewise.cluster.rpc.messages import ServiceQuality
 from slicewise.cluster.runtime.prometheus import family, served, single
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.launcher.process.metric_catalogue import METRICS
-from slicewise.launcher.process.tick import Turned
+from slicewise.launcher.process.turn import Turned
 from slicewise.launcher.rules.autoscale.tokens import TokensDone
 from slicewise.launcher.rules.engines.load import EngineCounts, ServersLoad
 from slicewise.launcher.rules.turn.plan import ServicePlan

@@ -16,7 +16,7 @@ from slicewise.cluster.language.leader import ALONE
 from slicewise.cluster.rpc.messages import ServiceQuality
 from slicewise.launcher.process.metric_catalogue import METRICS
 from slicewise.launcher.process.metrics import Metrics
-from slicewise.launcher.process.tick import Turned
+from slicewise.launcher.process.turn import Turned
 from slicewise.launcher.rules.autoscale.policy import Memory
 from slicewise.launcher.rules.autoscale.tokens import TokensDone
 from slicewise.launcher.rules.autoscale.types import ScalingDecision

@@ -3,7 +3,7 @@
 from stand_ins.turn_world import World, service
 
 from slicewise.cluster.rpc.messages import SlotView
-from slicewise.launcher.process.tick import turn
+from slicewise.launcher.process.turn import turn
 from slicewise.launcher.rules.gateway.types import Server, ServerMode
 
 NOWHERE = Server("127.0.0.1", 1, ServerMode.MAINT, up=False, in_flight=0, queued=0)

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.tick import gateway, heard, view
+from benchmarks.turn import gateway, heard, view
 from slicewise.launcher.rules.gateway.types import Backend, Gateway
 from slicewise.launcher.rules.turn.plan import NO_RESTS, TurnPlan, decide
 from slicewise.launcher.rules.turn.resting_services import REST_S

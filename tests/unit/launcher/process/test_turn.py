@@ -19,9 +19,9 @@ from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.cluster.settings.file import Settings
 from slicewise.launcher.probing.prober import Replica
-from slicewise.launcher.process import loop, tick
+from slicewise.launcher.process import loop
 from slicewise.launcher.process.loop import Launcher, Reporter
-from slicewise.launcher.process.tick import Turned, turn
+from slicewise.launcher.process.turn import Turned, turn
 from slicewise.launcher.rules.engines.registry import ENGINES
 from slicewise.launcher.rules.gateway.routing import AddRoute, RoutePlan, SetTarget
 from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Gateway
@@ -99,7 +99,7 @@ async def test_an_unknown_node_name_is_not_asked(monkeypatch: pytest.MonkeyPatch
     async def unknown(name: str) -> str:
         return ""
 
-    monkeypatch.setattr(tick, "_resolve", unknown)
+    monkeypatch.setattr("slicewise.launcher.process.turn._resolve", unknown)
     world = World(service(7, "a", RUNNING.model_copy(update={"address": "nowhere"})))
     await turn(world, world, world, {})
     assert world.asked == []
@@ -146,7 +146,7 @@ async def test_a_wish_without_an_answer_may_have_been_taken_and_a_refused_one_no
 async def test_a_slow_daemon_is_asked_on_where_the_turn_before_stopped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(tick, "ASKING_S", 0.0)
+    monkeypatch.setattr("slicewise.launcher.process.turn.ASKING_S", 0.0)
     world = World(service(7, "a", HELD), service(8, "b", HELD))
     launcher = Launcher(world, world, replicas=lambda _: world)
     for _ in range(3):
@@ -198,7 +198,7 @@ async def test_a_clock_that_is_set_during_a_turn_is_followed_by_the_next(
         monkeypatch.setattr(time, "time", lambda: real() + ahead_s)
         return GATEWAY
 
-    monkeypatch.setattr(tick, "decide", decided)
+    monkeypatch.setattr("slicewise.launcher.process.turn.decide", decided)
     await launcher.turn()
     verified_s = launcher._state["t/a"].generations[7].verified[0].at_s
     world.observe = observe

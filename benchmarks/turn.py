@@ -191,4 +191,4 @@ def _show(report: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    run("tick", __doc__, "10 turns instead of 100", _measure, _show)
+    run("turn", __doc__, "10 turns instead of 100", _measure, _show)
