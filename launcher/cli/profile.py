@@ -22,7 +22,7 @@ from slicewise.cluster.language.measurements import (
     shown_loads,
 )
 from slicewise.cluster.language.service import ServiceSpec, service_spec
-from slicewise.cluster.language.serving_cost import TokenObjective, cheapest
+from slicewise.cluster.language.token_cost import TokenObjective, cheapest
 from slicewise.cluster.rpc.own_tenant import own_tenant
 from slicewise.cluster.runtime.console import console, print_json, terminal_console
 from slicewise.cluster.runtime.measurement_file import read_measurements, update_measurements

@@ -9,7 +9,7 @@ import typer
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
-from slicewise.cluster.language.serving_cost import TokenObjective
+from slicewise.cluster.language.token_cost import TokenObjective
 from slicewise.cluster.rpc.own_tenant import own_tenant, typed_account
 from slicewise.cluster.runtime.console import print_json
 from slicewise.cluster.runtime.measurement_file import read_measurements

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from slicewise.cluster.language.jobs import JobState, JobView
 from slicewise.cluster.language.measurements import Measurement, TokenFigures
-from slicewise.cluster.language.serving_cost import (
+from slicewise.cluster.language.token_cost import (
     TokenCost,
     TokenObjective,
     cheapest,

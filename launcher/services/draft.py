@@ -11,7 +11,7 @@ from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.measurements import Measurement
 from slicewise.cluster.language.service import AUTO, ServiceSpec, service_spec
-from slicewise.cluster.language.serving_cost import TokenCost, TokenObjective, cheapest, slice_hours
+from slicewise.cluster.language.token_cost import TokenCost, TokenObjective, cheapest, slice_hours
 from slicewise.launcher.rules.autoscale.measured import measured_text
 from slicewise.launcher.rules.engines.engine import (
     Engine,

@@ -20,7 +20,7 @@ from slicewise.cluster.language.gpus.mig_profiles import (
     profile_of,
 )
 from slicewise.cluster.language.measurements import Measurement, require_one_load
-from slicewise.cluster.language.serving_cost import TokenObjective
+from slicewise.cluster.language.token_cost import TokenObjective
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.measurement_file import read_measurements
 from slicewise.cluster.runtime.output_options import Json

@@ -1,4 +1,7 @@
-"""Says what tokens cost by measurements, and which point is the cheapest within an objective."""
+"""Says what tokens cost by measurements, and which point is the cheapest within an objective.
+
+The cost is in slices; nobody is charged by it.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -3,7 +3,7 @@
 import pytest
 
 from slicewise.cluster.language.measurements import Measurement, TokenFigures
-from slicewise.cluster.language.serving_cost import (
+from slicewise.cluster.language.token_cost import (
     TokenObjective,
     cheapest,
     slice_hours,
