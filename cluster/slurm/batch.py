@@ -6,8 +6,8 @@ Also finds the QOS that changes by ``sacctmgr`` name.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from slicewise.cluster.language.slurm.fields import numbers_text
 from slicewise.cluster.language.slurm.interface import JobChange, Target, Tasks
+from slicewise.cluster.language.slurm.values import numbers_text
 
 _PLAIN = re.compile(r"[!#-&(-~]*")
 _NO_COMPLAINT = ": No error"

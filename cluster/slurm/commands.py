@@ -29,7 +29,6 @@ from slicewise.cluster.language.slurm.accounting import (
     jobs_without_start,
     parse_runs,
 )
-from slicewise.cluster.language.slurm.fields import answers, time_text, without_prompts
 from slicewise.cluster.language.slurm.interface import (
     CLOCK_KNOWN_S,
     Association,
@@ -82,6 +81,7 @@ from slicewise.cluster.language.slurm.requests import (
 from slicewise.cluster.language.slurm.submissions import parse_scripts, script_questions
 from slicewise.cluster.language.slurm.unnamed_gpus import shown_gpus
 from slicewise.cluster.language.slurm.unread import ReportsUnread, Unread, quoted
+from slicewise.cluster.language.slurm.values import answers, time_text, without_prompts
 from slicewise.cluster.runtime.together import together
 from slicewise.cluster.slurm.batch import address, named_qos, own_words, weights_script
 from slicewise.cluster.slurm.change_jobs import change_jobs

@@ -24,8 +24,8 @@ from contextlib import suppress
 from slicewise.cluster.language.codes import Code, known
 from slicewise.cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
 from slicewise.cluster.language.jobs import JobState
-from slicewise.cluster.language.slurm.fields import is_whole
 from slicewise.cluster.language.slurm.job_rows import job_state
+from slicewise.cluster.language.slurm.values import is_whole
 from slicewise.cluster.slurm.run_command import SQUEUE, Reply, attempt, run
 
 _POLL_S, _PENDING_POLL_S = 0.3, 0.5

@@ -14,16 +14,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slicewise.cluster.language.jobs import NodeView
-from slicewise.cluster.language.slurm.fields import (
+from slicewise.cluster.language.slurm.parse import MOST_STRANGERS, parse_nodes
+from slicewise.cluster.language.slurm.planned_starts import parse_threads
+from slicewise.cluster.language.slurm.unread import ReportsUnread, Unread, each, quoted
+from slicewise.cluster.language.slurm.values import (
     answers,
     gpu_counts,
     shared_counts,
     untyped_gpus,
     whole,
 )
-from slicewise.cluster.language.slurm.parse import MOST_STRANGERS, parse_nodes
-from slicewise.cluster.language.slurm.planned_starts import parse_threads
-from slicewise.cluster.language.slurm.unread import ReportsUnread, Unread, each, quoted
 from slicewise.cluster.slurm.run_command import attempt, run, secret
 
 SINFO = ("sinfo", "--noheader", "--all", "--local", "--Node")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from slicewise.cluster.language.jobs import ALLOTTED, JobState, JobView, StepView
-from slicewise.cluster.language.slurm.fields import MOST_STEPS, hosts, numbers, tres
 from slicewise.cluster.language.slurm.job_rows import HOLDABLE, OVER, job_state
 from slicewise.cluster.language.slurm.unnamed_gpus import (
     AskedGpus,
@@ -17,6 +16,7 @@ from slicewise.cluster.language.slurm.unnamed_gpus import (
     names_all,
 )
 from slicewise.cluster.language.slurm.unread import Fields, ReportsUnread, each
+from slicewise.cluster.language.slurm.values import MOST_STEPS, hosts, numbers, tres
 
 _COUNTED = ("cpu", "node", "billing")
 

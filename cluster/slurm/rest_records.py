@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slicewise.cluster.language.jobs import JobState, JobView
-from slicewise.cluster.language.slurm.fields import hosts, numbers, tres, unreadable
 from slicewise.cluster.language.slurm.job_rows import HOLDABLE, OVER, job_state
 from slicewise.cluster.language.slurm.unnamed_gpus import AskedGpus, GpusOfJob, gpus_of_job
 from slicewise.cluster.language.slurm.unread import Fields, ReportsUnread
+from slicewise.cluster.language.slurm.values import hosts, numbers, tres, unreadable
 
 _FLAGS = (
     "COMPLETING",

@@ -8,9 +8,9 @@ import re
 from collections.abc import Collection, Mapping
 
 from slicewise.cluster.language.jobs import JobView, StepView
-from slicewise.cluster.language.slurm.fields import MOST_STEPS, answers, whole
 from slicewise.cluster.language.slurm.parse import parse_step, parse_step_ids
 from slicewise.cluster.language.slurm.unread import ReportsUnread, each
+from slicewise.cluster.language.slurm.values import MOST_STEPS, answers, whole
 from slicewise.cluster.slurm.run_command import IDS, SQUEUE, attempt, run, secret
 
 _RUNS = re.compile(r"^ +State=RUNNING .*NodeList=", re.MULTILINE)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
-from slicewise.cluster.language.slurm.fields import is_whole
+from slicewise.cluster.language.slurm.values import is_whole
 
 _DEADLINE_S = 60.0
 _TRIAL_DEADLINE_S = 5.0

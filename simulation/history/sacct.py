@@ -18,9 +18,9 @@ from sys import intern
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.gres import gpu_types_of_tres, parse_gpu_requests
 from slicewise.cluster.language.jobs import PastRun
-from slicewise.cluster.language.slurm.fields import numbers, time_s
 from slicewise.cluster.language.slurm.job_history import HISTORY_FIELDS, past_run
 from slicewise.cluster.language.slurm.unread import quoted
+from slicewise.cluster.language.slurm.values import numbers, time_s
 from slicewise.simulation.history.csv_rows import IN_UTC, MOST_S, cells_of
 from slicewise.simulation.history.lines import MOST_JOBS, TWICE, Line, UnreadLines, read_each
 from slicewise.simulation.rules.history.jobs import ENDS_FIRST, HistoryJob, JobHistory, in_order

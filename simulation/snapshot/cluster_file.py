@@ -13,8 +13,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
-from slicewise.cluster.language.slurm.fields import duration_s, hosts
 from slicewise.cluster.language.slurm.unread import quoted
+from slicewise.cluster.language.slurm.values import duration_s, hosts
 from slicewise.cluster.language.toml_text import read_toml
 from slicewise.cluster.settings.file import Settings
 from slicewise.simulation.rules.cluster import (

@@ -13,9 +13,9 @@ from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError
 from slicewise.cluster.language.jobs import JobState, JobView, NodeView, StepView, as_known
 from slicewise.cluster.language.service import directives_of_script, head_lines
-from slicewise.cluster.language.slurm.fields import hosts
 from slicewise.cluster.language.slurm.interface import CLOCK_KNOWN_S, SlurmReader, Submission
 from slicewise.cluster.language.slurm.node_states import OUT_OF_USE, RESERVED, UNFIT
+from slicewise.cluster.language.slurm.values import hosts
 from slicewise.slurm_plugin.common.log import report_failure
 from slicewise.slurm_plugin.rules.quota.waits import NODES_AWAY
 from slicewise.slurm_plugin.rules.services.state import Observation, service_arrays, with_tasks

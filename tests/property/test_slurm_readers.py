@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.jobs import JobState, JobView
-from slicewise.cluster.language.slurm import fields as values
+from slicewise.cluster.language.slurm import values
 from slicewise.cluster.language.slurm.accounting import RUN_FIELDS, parse_runs
 from slicewise.cluster.language.slurm.job_rows import (
     JOB_FIELDS,

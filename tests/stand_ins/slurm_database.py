@@ -9,8 +9,8 @@ from builders.nodes import a_node
 
 from slicewise.cluster.language.billing import MILLISLICES, BillingUnit
 from slicewise.cluster.language.jobs import JobState, JobView, NodeView, PartitionView
-from slicewise.cluster.language.slurm.fields import duration_s
 from slicewise.cluster.language.slurm.interface import Association, Changed, JobChange, Qos, Target
+from slicewise.cluster.language.slurm.values import duration_s
 from slicewise.cluster.language.units import MillisliceSeconds
 from slicewise.cluster.settings.lending import LendingSettings
 from slicewise.cluster.slurm.batch import address, named_qos

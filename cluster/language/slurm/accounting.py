@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from slicewise.cluster.language.jobs import RunRecord
-from slicewise.cluster.language.slurm.fields import is_whole, named, time_s, tres, unreadable, whole
 from slicewise.cluster.language.slurm.parse import piped
 from slicewise.cluster.language.slurm.unread import ReportsUnread, each, ignored
+from slicewise.cluster.language.slurm.values import is_whole, named, time_s, tres, unreadable, whole
 
 RUN_FIELDS = (
     "JobIDRaw",

@@ -7,9 +7,9 @@ from sys import intern
 
 from slicewise.cluster.language.gres import parse_tres
 from slicewise.cluster.language.jobs import PastRun
-from slicewise.cluster.language.slurm.fields import duration_s, named, time_s, unreadable
 from slicewise.cluster.language.slurm.parse import piped
 from slicewise.cluster.language.slurm.unread import ReportsUnread, each
+from slicewise.cluster.language.slurm.values import duration_s, named, time_s, unreadable
 
 HISTORY_FIELDS = (
     "JobIDRaw",

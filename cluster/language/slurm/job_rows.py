@@ -12,7 +12,10 @@ from itertools import pairwise
 
 from slicewise.cluster.language.errors import OutsideError
 from slicewise.cluster.language.jobs import JobState, JobView, RunOfJob
-from slicewise.cluster.language.slurm.fields import (
+from slicewise.cluster.language.slurm.interface import Target, Tasks
+from slicewise.cluster.language.slurm.unnamed_gpus import AskedGpus, gpus_of_job
+from slicewise.cluster.language.slurm.unread import Fields, ReportsUnread, each
+from slicewise.cluster.language.slurm.values import (
     duration_s,
     hosts,
     is_whole,
@@ -24,9 +27,6 @@ from slicewise.cluster.language.slurm.fields import (
     unreadable,
     whole,
 )
-from slicewise.cluster.language.slurm.interface import Target, Tasks
-from slicewise.cluster.language.slurm.unnamed_gpus import AskedGpus, gpus_of_job
-from slicewise.cluster.language.slurm.unread import Fields, ReportsUnread, each
 
 JOB_FIELDS = (
     "JobId",

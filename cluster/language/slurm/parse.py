@@ -13,7 +13,9 @@ from operator import eq
 
 from slicewise.cluster.language.gres import shared_of_tres
 from slicewise.cluster.language.jobs import NodeView, PartitionView, StepView
-from slicewise.cluster.language.slurm.fields import (
+from slicewise.cluster.language.slurm.interface import Association, Qos
+from slicewise.cluster.language.slurm.unread import Fields, ReportsUnread, Unread, quoted
+from slicewise.cluster.language.slurm.values import (
     duration_s,
     gpu_counts,
     gpu_indices,
@@ -33,8 +35,6 @@ from slicewise.cluster.language.slurm.fields import (
     weights,
     whole,
 )
-from slicewise.cluster.language.slurm.interface import Association, Qos
-from slicewise.cluster.language.slurm.unread import Fields, ReportsUnread, Unread, quoted
 
 ASSOCIATION_FIELDS = (
     "Cluster",

@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from slicewise.cluster.language.jobs import PlannedStart, ReservationView
-from slicewise.cluster.language.slurm.fields import (
+from slicewise.cluster.language.slurm.unread import ReportsUnread, each
+from slicewise.cluster.language.slurm.values import (
     gpu_indices,
     hosts,
     named,
@@ -14,7 +15,6 @@ from slicewise.cluster.language.slurm.fields import (
     time_s,
     whole,
 )
-from slicewise.cluster.language.slurm.unread import ReportsUnread, each
 
 PLAN_FIELDS = ("JobId", "StartTime", "SchedNodes")
 RESERVED_FIELDS = ("JobId", "Reservation")

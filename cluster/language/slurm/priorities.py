@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Mapping
 
-from slicewise.cluster.language.slurm.fields import plain, weights, whole
 from slicewise.cluster.language.slurm.interface import PriorityRow
 from slicewise.cluster.language.slurm.unread import ReportsUnread, each
+from slicewise.cluster.language.slurm.values import plain, weights, whole
 
 _PARTS = {
     "age": "A",

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from slicewise.cluster.language.slurm.fields import hosts, is_whole, whole
 from slicewise.cluster.language.slurm.interface import JobRequest
 from slicewise.cluster.language.slurm.unread import ReportsUnread, each
+from slicewise.cluster.language.slurm.values import hosts, is_whole, whole
 
 REQUEST_FIELDS = (
     "JobId",

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from slicewise.cluster.language.slurm.fields import answers
+from slicewise.cluster.language.slurm.values import answers
 
 
 def script_questions(job_ids: Sequence[int], mark: str) -> str:

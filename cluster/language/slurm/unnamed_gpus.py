@@ -20,7 +20,7 @@ from slicewise.cluster.language.gres import (
     parse_gpu_requests,
     parse_shared,
 )
-from slicewise.cluster.language.slurm.fields import gpu_counts, shared_counts, untyped_gpus
+from slicewise.cluster.language.slurm.values import gpu_counts, shared_counts, untyped_gpus
 
 _GIVEN = re.compile(r"^ +JOB_GRES=(\S+)$", re.MULTILINE)
 _ASKED = re.compile(r"^ +TresPer(Node|Job|Socket|Task)=(\S+)$", re.MULTILINE)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from slicewise.cluster.language.errors import OutsideError
 from slicewise.cluster.language.jobs import JobView, NodeView, PartitionView
-from slicewise.cluster.language.slurm.fields import duration_s
 from slicewise.cluster.language.slurm.interface import Association, Qos
+from slicewise.cluster.language.slurm.values import duration_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.simulation.rules.cluster import (
     PriorityWeights,

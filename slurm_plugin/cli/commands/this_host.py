@@ -13,7 +13,7 @@ from pathlib import Path
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.file_access import EVERY_USER, Need, Person, Right
 from slicewise.cluster.language.host_findings import Space
-from slicewise.cluster.language.slurm.fields import numbers
+from slicewise.cluster.language.slurm.values import numbers
 from slicewise.cluster.rpc.munge import Munge
 from slicewise.cluster.runtime.database import database_place
 from slicewise.cluster.runtime.host_look import (

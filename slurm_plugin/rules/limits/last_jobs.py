@@ -15,8 +15,8 @@ from slicewise.cluster.language.billing import BillingUnit
 from slicewise.cluster.language.documents import HIDDEN
 from slicewise.cluster.language.gres import tres_name
 from slicewise.cluster.language.jobs import ALLOTTED, JobState, JobView, folded_tasks
-from slicewise.cluster.language.slurm.fields import numbers_text
 from slicewise.cluster.language.slurm.interface import Target
+from slicewise.cluster.language.slurm.values import numbers_text
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.admission.qos_switch import (
     as_units,

@@ -9,8 +9,8 @@ from math import inf
 
 from slicewise.cluster.language.errors import OutsideError
 from slicewise.cluster.language.jobs import JobState, JobTag, JobView, RunOfJob
-from slicewise.cluster.language.slurm.fields import duration_s
 from slicewise.cluster.language.slurm.interface import Qos
+from slicewise.cluster.language.slurm.values import duration_s
 from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed, is_own, tenant_of
 from slicewise.slurm_plugin.rules.quota.types import Recall
 from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import PREEMPT_QOS

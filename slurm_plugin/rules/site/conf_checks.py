@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.findings import Finding, Mend, Place, error, hint, setting, warning
-from slicewise.cluster.language.slurm.fields import duration_s, numbers
+from slicewise.cluster.language.slurm.values import duration_s, numbers
 from slicewise.slurm_plugin.rules.common.qos_names import is_ours
 from slicewise.slurm_plugin.rules.site.facts import SlurmFacts, Wanted
 from slicewise.slurm_plugin.rules.slurm_config.conf_words import conf_line, conf_words

@@ -12,7 +12,7 @@ from slicewise.cluster.language.host_findings import (
     space_checks,
     unit_checks,
 )
-from slicewise.cluster.language.slurm.fields import numbers_text
+from slicewise.cluster.language.slurm.values import numbers_text
 from slicewise.cluster.rpc.key_messages import KeyView
 from slicewise.slurm_plugin.rules.site.facts import DaemonFacts, FileFacts, HostFacts
 

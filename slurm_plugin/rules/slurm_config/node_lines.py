@@ -19,7 +19,7 @@ from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
 from slicewise.cluster.language.gpus.inventory import Gpu, Inventory
 from slicewise.cluster.language.gpus.vendors import accelerator
 from slicewise.cluster.language.gres import parse_gpu_requests
-from slicewise.cluster.language.slurm.fields import hosts
+from slicewise.cluster.language.slurm.values import hosts
 from slicewise.slurm_plugin.rules.slurm_config.gres import Device
 from slicewise.slurm_plugin.rules.slurm_config.pads import PAD, is_pad
 

@@ -11,7 +11,7 @@ from slicewise.cluster.language.findings import Finding, Mend, Place, error, hin
 from slicewise.cluster.language.gpus.mig_names import has_mig_size
 from slicewise.cluster.language.gres import SHARED, tres_name
 from slicewise.cluster.language.jobs import NodeView, PartitionView
-from slicewise.cluster.language.slurm.fields import has_default_memory
+from slicewise.cluster.language.slurm.values import has_default_memory
 from slicewise.slurm_plugin.rules.common.qos_names import GATE_QOS
 from slicewise.slurm_plugin.rules.slurm_config.conf_words import (
     conf_line,

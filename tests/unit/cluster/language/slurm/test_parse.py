@@ -8,9 +8,9 @@ import pytest
 from slicewise.cluster.language.errors import OutsideError
 from slicewise.cluster.language.jobs import JobState, JobView, PartitionView, StepView
 from slicewise.cluster.language.slurm import job_rows, parse
-from slicewise.cluster.language.slurm.fields import without_prompts
 from slicewise.cluster.language.slurm.interface import Association, Qos
 from slicewise.cluster.language.slurm.unread import Unread, ignored
+from slicewise.cluster.language.slurm.values import without_prompts
 
 ASSETS = Path(__file__).parents[4] / "assets" / "slurm"
 VERSIONS = ("22.05.8", "24.11.5", "26.05.5")

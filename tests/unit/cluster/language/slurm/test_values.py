@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from slicewise.cluster.language.errors import OutsideError
-from slicewise.cluster.language.slurm import fields
+from slicewise.cluster.language.slurm import values
 from slicewise.cluster.language.slurm.accounting import parse_runs
 from slicewise.cluster.language.slurm.parse import parse_version
 
@@ -21,7 +21,7 @@ from slicewise.cluster.language.slurm.parse import parse_version
     ],
 )
 def test_lists_of_numbers(text: str, numbers: tuple[int, ...]) -> None:
-    assert fields.numbers(text) == numbers
+    assert values.numbers(text) == numbers
 
 
 @pytest.mark.parametrize(
@@ -29,12 +29,12 @@ def test_lists_of_numbers(text: str, numbers: tuple[int, ...]) -> None:
 )
 def test_other_text_is_no_list_of_numbers(text: str) -> None:
     with pytest.raises(OutsideError, match="SW-SLURM-FAILED"):
-        fields.numbers(text)
+        values.numbers(text)
 
 
 def test_numbers_are_written_shortest() -> None:
-    assert fields.numbers_text(frozenset({5, 0, 2, 1})) == "0-2,5"
-    assert fields.numbers_text(frozenset({7})) == "7"
+    assert values.numbers_text(frozenset({5, 0, 2, 1})) == "0-2,5"
+    assert values.numbers_text(frozenset({7})) == "7"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_numbers_are_written_shortest() -> None:
     ],
 )
 def test_host_lists(text: str, hosts: tuple[str, ...]) -> None:
-    assert fields.hosts(text) == hosts
+    assert values.hosts(text) == hosts
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,14 @@ def test_more_hosts_than_a_cluster_has_are_refused_before_one_is_made(text: str)
     tracemalloc.start()
     try:
         with pytest.raises(OutsideError, match=r"list of (hosts|numbers)"):
-            fields.hosts(text)
+            values.hosts(text)
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
 
 
 def test_an_empty_range_makes_nothing_of_the_others() -> None:
-    assert fields.hosts("n[2-1]" + "[0-262143]" * 8) == ()
+    assert values.hosts("n[2-1]" + "[0-262143]" * 8) == ()
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_an_empty_range_makes_nothing_of_the_others() -> None:
     ],
 )
 def test_durations(text: str, seconds: int | None) -> None:
-    assert fields.duration_s(text) == seconds
+    assert values.duration_s(text) == seconds
 
 
 @pytest.mark.parametrize(
@@ -112,31 +112,31 @@ def test_durations(text: str, seconds: int | None) -> None:
     ],
 )
 def test_times(text: str, unix_s: int | None) -> None:
-    assert fields.time_s(text) == unix_s
+    assert values.time_s(text) == unix_s
 
 
 def test_times_are_written_in_utc() -> None:
-    assert fields.time_text(1_795_225_280) == "2026-11-21T01:41:20"
+    assert values.time_text(1_795_225_280) == "2026-11-21T01:41:20"
 
 
 def test_unreadable_values_are_failures() -> None:
     for read, text in (
-        (fields.time_s, "tomorrow"),
-        (fields.duration_s, "soon"),
-        (fields.limits, "billing=many"),
+        (values.time_s, "tomorrow"),
+        (values.duration_s, "soon"),
+        (values.limits, "billing=many"),
     ):
         with pytest.raises(OutsideError, match="SW-SLURM-FAILED"):
             read(text)
 
 
 def test_limits_and_tres() -> None:
-    assert fields.limits("billing=3000,mem=500G,gres/gpu:1g.10gb=5") == {
+    assert values.limits("billing=3000,mem=500G,gres/gpu:1g.10gb=5") == {
         "billing": 3000,
         "mem": 512_000,
         "gres/gpu:1g.10gb": 5,
     }
-    assert fields.limits("") == {}
-    assert fields.tres("(null)") == {}
+    assert values.limits("") == {}
+    assert values.tres("(null)") == {}
 
 
 ROW = {"CPUAlloc": "4", "CPUTot": "16", "RealMemory": "16000", "AllocMem": "400", "Owner": "N/A"}
@@ -159,11 +159,11 @@ BLOCKED = [
 
 @pytest.mark.parametrize(("changes", "why"), BLOCKED)
 def test_a_node_without_anything_left(changes: dict[str, str], why: str) -> None:
-    assert fields.node_blocked(ROW | changes) == why
+    assert values.node_blocked(ROW | changes) == why
 
 
 def test_a_node_of_which_slurm_says_nothing_is_not_blocked() -> None:
-    assert fields.node_blocked({}) == ""
+    assert values.node_blocked({}) == ""
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_node_of_which_slurm_says_nothing_is_not_blocked() -> None:
     ],
 )
 def test_gpus_without_a_type_are_counted_apart(text: str, count: int) -> None:
-    assert fields.untyped_gpus(text) == count
+    assert values.untyped_gpus(text) == count
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_gpus_without_a_type_are_counted_apart(text: str, count: int) -> None:
     ],
 )
 def test_parts_of_shared_gpus(text: str, counts: dict[str, int]) -> None:
-    assert fields.shared_counts(text) == counts
+    assert values.shared_counts(text) == counts
 
 
 DIGITS = "9" * 5000
@@ -202,16 +202,16 @@ DIGITS = "9" * 5000
 @pytest.mark.parametrize(
     "read",
     [
-        fields.whole,
-        fields.numbers,
-        fields.time_s,
-        fields.duration_s,
-        lambda text: fields.gpu_counts(f"gpu:1g.10gb:{text}"),
-        lambda text: fields.limits(f"billing={text}"),
-        lambda text: fields.limits(f"mem={text}P"),
-        lambda text: fields.tres(f"cpu={text}"),
-        lambda text: fields.weights(f"CPU={text * 20}"),
-        lambda text: fields.hosts(f"n[{text}]"),
+        values.whole,
+        values.numbers,
+        values.time_s,
+        values.duration_s,
+        lambda text: values.gpu_counts(f"gpu:1g.10gb:{text}"),
+        lambda text: values.limits(f"billing={text}"),
+        lambda text: values.limits(f"mem={text}P"),
+        lambda text: values.tres(f"cpu={text}"),
+        lambda text: values.weights(f"CPU={text * 20}"),
+        lambda text: values.hosts(f"n[{text}]"),
         parse_version,
     ],
 )
