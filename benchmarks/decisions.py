@@ -30,7 +30,7 @@ from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.commands import CommandSlurm
 from slicewise.slurm_plugin.admission_server.worker_process import AdmissionProcess
 from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _ETC = Path(__file__).resolve().parents[1] / "etc" / "slicewise.toml"
 _LISTENING_S = 60.0

@@ -41,7 +41,7 @@ from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry, Statement
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, qos_name
 from slicewise.slurm_plugin.rules.quota.types import Budget, TenantUpdate
 from slicewise.slurm_plugin.rules.services.pace import PACE, Pace
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 T = TypeVar("T")
 SETTINGS = Settings.model_validate(

@@ -43,7 +43,7 @@ from slicewise.slurm_plugin.rebalance.site_look import RunContext
 from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
 from slicewise.slurm_plugin.rules.quota.types import Tenant, TenantUpdate
 from slicewise.slurm_plugin.rules.round.world import SlurmView
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _ETC = Path(__file__).resolve().parents[2] / "etc" / "slicewise.toml"
 _DATABASE = "rebalance"

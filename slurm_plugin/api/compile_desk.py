@@ -24,7 +24,7 @@ from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
 from slicewise.slurm_plugin.quota_cycle.compile import compared, compile_limits
 from slicewise.slurm_plugin.quota_cycle.uninstall import want_again
 from slicewise.slurm_plugin.rules.round.wanted import SlurmNow
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 
 class CompileDesk(LedgerDesk):

@@ -38,7 +38,7 @@ from slicewise.slurm_plugin.api.orders import ServiceOrders
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.routes import Routes
 from slicewise.slurm_plugin.api.web_logins import WebLogins
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _SHOWN = 64
 _NO_PAGE = WebSettings()

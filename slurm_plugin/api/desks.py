@@ -14,7 +14,7 @@ from slicewise.slurm_plugin.api.record_desk import RecordDesk
 from slicewise.slurm_plugin.api.repartition_desk import RepartitionDesk
 from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
 from slicewise.slurm_plugin.ledger.store import Ledger
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _DESKS = (TenantDesk, QuotaFileDesk, BudgetDesk, CalendarDesk, RecordDesk, RepartitionDesk)
 

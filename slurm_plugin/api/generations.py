@@ -12,7 +12,7 @@ from slicewise.cluster.rpc.read_messages import (
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
 from slicewise.slurm_plugin.api.reads import Reads, hiding_places, require_own, tenants_asked
 from slicewise.slurm_plugin.ledger.store import Ledger
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 
 class ServiceGenerations:

@@ -27,7 +27,7 @@ from slicewise.slurm_plugin.api.reads import Reads, hiding_places, require_known
 from slicewise.slurm_plugin.common.log import report
 from slicewise.slurm_plugin.ledger.keys import NewKey
 from slicewise.slurm_plugin.ledger.store import Ledger
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 
 class ServiceKeys:

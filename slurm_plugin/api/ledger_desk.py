@@ -7,7 +7,7 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.ledger.store import Ledger
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 T = TypeVar("T")
 

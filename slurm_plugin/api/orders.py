@@ -27,7 +27,7 @@ from slicewise.slurm_plugin.rules.services.orders import (
     over,
     rolled_over,
 )
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _AUTHOR = "slicewise"
 _READ_AGAIN_S = 60.0

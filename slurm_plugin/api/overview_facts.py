@@ -7,7 +7,7 @@ from slicewise.cluster.language.jobs import JobView
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, Seats, SurveyedGpu
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 
 def facts_now(

@@ -26,7 +26,7 @@ from slicewise.slurm_plugin.rules.overview.overview_facts import (
     seats_of,
 )
 from slicewise.slurm_plugin.rules.overview.surveys import surveyed_gpus
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 from slicewise.slurm_plugin.state.node_looks import node_looks, node_records
 
 _FRESH_S = 1.0

@@ -13,7 +13,7 @@ from slicewise.slurm_plugin.rules.admission.formula import formula_of
 from slicewise.slurm_plugin.rules.admission.priority_changes import PriorityInput, ranked
 from slicewise.slurm_plugin.rules.explain.priority import InSlurm, explained, not_waiting
 from slicewise.slurm_plugin.rules.explain.why_job import jobs_named
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 
 async def explain_priority(

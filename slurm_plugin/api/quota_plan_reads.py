@@ -9,7 +9,7 @@ from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange, p
 from slicewise.slurm_plugin.rules.quota.accounts import Accounts
 from slicewise.slurm_plugin.rules.quota.quota_file import quota_updates
 from slicewise.slurm_plugin.rules.round.world import SlurmView, World, world_of
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _FILE = "The file of quotas"
 _MOST = 1000

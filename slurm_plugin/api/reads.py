@@ -72,7 +72,7 @@ from slicewise.slurm_plugin.rules.quota.accounts import Accounts
 from slicewise.slurm_plugin.rules.quota.tenants import subtree
 from slicewise.slurm_plugin.rules.round.wanted import SlurmNow
 from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from slicewise.slurm_plugin.rules.explain.why_job import jobs_named, why_job, wh
 from slicewise.slurm_plugin.rules.explain.why_tenant import why_no_tenant, why_tenant
 from slicewise.slurm_plugin.rules.quota.types import Policy
 from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 
 def why(

@@ -26,7 +26,7 @@ from slicewise.slurm_plugin.rules.accounting.lost_runs import LostRun, lost_ends
 from slicewise.slurm_plugin.rules.accounting.types import Charge, RunKey
 from slicewise.slurm_plugin.rules.quota.tenants import payers
 from slicewise.slurm_plugin.rules.quota.types import Policy
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _SETTLE_S = 5.0
 """Seconds between queries of accounting while no run is known to have ended."""

@@ -14,7 +14,7 @@ from slicewise.slurm_plugin.daemon.qos_loop import QosLoop
 from slicewise.slurm_plugin.daemon.quota_loop import QuotaLoop
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.round.what_if import ImaginedRound
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 
 class DecidingLoops:

@@ -27,7 +27,7 @@ from slicewise.slurm_plugin.rules.admission.deferred import (
     is_undecided,
     submission_of,
 )
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _CALLS = 8
 _AGAIN_S = 5.0

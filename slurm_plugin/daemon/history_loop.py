@@ -15,7 +15,7 @@ from slicewise.slurm_plugin.api.overview_facts import facts_now
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.common.history import KEPT_S, MINUTE_S, TEN_S, HistorySample
 from slicewise.slurm_plugin.rules.overview.samples import history_sample
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _UNWRITTEN = 6
 """Looks that wait for PostgreSQL at most: of a minute."""

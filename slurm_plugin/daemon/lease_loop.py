@@ -24,7 +24,7 @@ from slicewise.slurm_plugin.rules.services.leases import (
     walls_of,
 )
 from slicewise.slurm_plugin.rules.services.pace import waits
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _LOOK_S = 5.0
 """Seconds between questions about Slurm's plans: a lease lasts a minute at least."""

@@ -44,7 +44,7 @@ from slicewise.slurm_plugin.daemon.periodic import PeriodicLoops, Step, until_do
 from slicewise.slurm_plugin.daemon.retention import RetentionLoop
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.services.pace import PACE, Pace
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 from slicewise.slurm_plugin.state.pacing import Pacing
 
 _KEYS_S = 2.0

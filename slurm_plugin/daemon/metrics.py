@@ -22,7 +22,7 @@ from slicewise.slurm_plugin.daemon.metric_catalogue import METRICS
 from slicewise.slurm_plugin.rules.quota.demand import late_before_s, late_jobs
 from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.nodes import has_gpus, node_capacity
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.1)
 

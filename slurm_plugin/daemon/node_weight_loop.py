@@ -6,7 +6,7 @@ from slicewise.cluster.language.slurm.interface import SlurmActor
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.common.log import report
 from slicewise.slurm_plugin.rules.mig.node_weights import changes, own_weights
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _TELL_S = 10.0
 """Least seconds between changes in Slurm. In replays 300 s were as good."""

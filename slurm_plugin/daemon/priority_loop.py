@@ -16,7 +16,7 @@ from slicewise.slurm_plugin.rules.admission.priority_changes import (
     changes,
     ranked,
 )
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _ASK_S = 5.0
 """Seconds between questions about the site_factors of jobs not known yet."""

@@ -5,7 +5,7 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.common.log import report
 from slicewise.slurm_plugin.rules.admission.qos_switch import MOVES, moves
 from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _AGAIN_S = 10.0
 """Seconds until a move that Slurm refused is tried again: a user may have a QOS list of their own,

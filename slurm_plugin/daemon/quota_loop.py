@@ -63,7 +63,7 @@ from slicewise.slurm_plugin.rules.round.wanted import Conf
 from slicewise.slurm_plugin.rules.round.what_if import ImaginedRound, imagined
 from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
 from slicewise.slurm_plugin.rules.services.hold_back import about_to_start
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _QUICK_S = 0.1
 """A plan that took longer is not made again for as long as it took. On a large cluster it takes a

@@ -17,7 +17,7 @@ from slicewise.slurm_plugin.rules.admission.decayed_use import (
 )
 from slicewise.slurm_plugin.rules.common.costs import job_cost
 from slicewise.slurm_plugin.rules.common.qos_names import holder_of
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _GAP_S = 60.0
 """Seconds without a look after which the ledger is asked for the use meanwhile, and seconds until

@@ -9,7 +9,7 @@ import time
 from slicewise.cluster.language.errors import OutsideError
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.common.observations import DAY_S
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _RETRY_S = 3600.0
 """Seconds until another try after PostgreSQL refused one, such as for want of a right."""

@@ -14,7 +14,7 @@ from fault_world.slurm import SlurmLine
 from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.rules.services.pace import Pace
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 T = TypeVar("T")
 

@@ -32,7 +32,7 @@ from slicewise.slurm_plugin.admission_server import worker_process as admission_
 from slicewise.slurm_plugin.daemon.main import serve
 from slicewise.slurm_plugin.daemon.metrics import Metrics
 from slicewise.slurm_plugin.rules.services.pace import PACE
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 REFUSED = OutsideError("SW-SLURM-FAILED", "sacctmgr: no")
 SUBMIT = (

@@ -56,7 +56,7 @@ from slicewise.slurm_plugin.rules.quota.types import (
     Recall,
 )
 from slicewise.slurm_plugin.rules.services.orders import Ordered
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 from stand_ins.memory_ledger import MemoryStore
 
 ETC = Path(__file__).resolve().parents[2] / "etc" / "slicewise.toml"

@@ -34,7 +34,7 @@ from slicewise.slurm_plugin.rules.overview.slices import held_on_loan
 from slicewise.slurm_plugin.rules.quota.attainable import highest_limits
 from slicewise.slurm_plugin.rules.quota.types import Loan
 from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -44,7 +44,7 @@ from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.routes import Asked
 from slicewise.slurm_plugin.api.web_logins import WebLogins
 from slicewise.slurm_plugin.common.explain_requests import HeadroomAnswer
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 from slicewise.slurm_plugin.state.reports import OLD_S
 
 pytestmark = pytest.mark.usefixtures("clock")

@@ -38,7 +38,7 @@ from slicewise.slurm_plugin.common.tenant_requests import (
     TenantMoveRequest,
 )
 from slicewise.slurm_plugin.rules.quota.types import Policy
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -24,7 +24,7 @@ from slicewise.slurm_plugin.rules.accounting.lost_runs import LOST_AFTER_S
 from slicewise.slurm_plugin.rules.accounting.types import Charge, RunKey
 from slicewise.slurm_plugin.rules.common.clock import SETTLED_S
 from slicewise.slurm_plugin.rules.quota.types import Budget
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -189,7 +189,7 @@ class Books:
             "slicewise.cluster.runtime.wall_clock",
             "slicewise.slurm_plugin.common.steady_clock",
             "slicewise.slurm_plugin.daemon.charging_loop",
-            "slicewise.slurm_plugin.state.controller",
+            "slicewise.slurm_plugin.state.cluster_state",
             "slicewise.slurm_plugin.state.observer",
             "stand_ins.scripted",
         ):

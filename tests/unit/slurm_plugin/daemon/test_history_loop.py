@@ -13,7 +13,7 @@ from slicewise.cluster.language.errors import OutsideError, UnreachableError
 from slicewise.slurm_plugin.daemon import history_loop
 from slicewise.slurm_plugin.daemon.history_loop import HistoryLoop
 from slicewise.slurm_plugin.rules.common.history import HistorySample
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -15,7 +15,7 @@ from slicewise.cluster.language.leader import ALONE
 from slicewise.cluster.language.slurm.interface import Slurm, Tasks
 from slicewise.slurm_plugin.admission_server.admit import Admission
 from slicewise.slurm_plugin.daemon.leadership import Leadership, led_slurm
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -12,7 +12,7 @@ from stand_ins.scripted import DOWN, ScriptedLedger, ScriptedSlurm, desire, job,
 from slicewise.cluster.language.jobs import JobState, JobView
 from slicewise.slurm_plugin.daemon.priority_loop import PriorityLoop
 from slicewise.slurm_plugin.rules.admission.decayed_use import Holding
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -35,7 +35,7 @@ from slicewise.slurm_plugin.rules.round.round import RoundPlan, plan
 from slicewise.slurm_plugin.rules.round.what_if import ImaginedRound
 from slicewise.slurm_plugin.rules.round.world import World as RoundWorld
 from slicewise.slurm_plugin.rules.round.world import world_of
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 

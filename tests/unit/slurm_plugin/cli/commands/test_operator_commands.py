@@ -71,7 +71,7 @@ from slicewise.slurm_plugin.rules.quota.calendar import Window, WindowKind
 from slicewise.slurm_plugin.rules.quota.tenants import changed, check_words
 from slicewise.slurm_plugin.rules.quota.types import Loan, Policy, QuotaChange, Recall, TenantUpdate
 from slicewise.slurm_plugin.rules.quota.waiting_work import WaitingWork, waiting_work
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -13,7 +13,7 @@ from slicewise.cluster.rpc.messages import WHEN_REPLACED_S, EvictRequest, SlotVi
 from slicewise.slurm_plugin.rules.quota.types import Recall
 from slicewise.slurm_plugin.rules.services.eviction import AGAIN_S, EVICTION_S, REST_S, Evictions
 from slicewise.slurm_plugin.rules.services.state import to_be_replaced
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -12,7 +12,7 @@ from slicewise.cluster.language.slurm.interface import JobChange, Target
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.order_messages import ServiceOrder
 from slicewise.slurm_plugin.rules.services.slot_recovery import SlotRecovery
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -28,7 +28,9 @@ class Loop:
         self._patch = monkeypatch
 
     async def turn(self, at_s: float) -> list[tuple[str, Any]]:
-        self._patch.setattr("slicewise.slurm_plugin.state.controller.time.monotonic", lambda: at_s)
+        self._patch.setattr(
+            "slicewise.slurm_plugin.state.cluster_state.time.monotonic", lambda: at_s
+        )
         await self.cluster_state.turn()
         return self.slurm.actions
 

@@ -1,4 +1,4 @@
-"""The loop that follows Slurm: reads it, keeps view and snapshot fresh, guards and moves slots."""
+"""What the daemon knows of Slurm, and the loop that follows it: guards and moves slots."""
 
 import asyncio
 import time

@@ -26,12 +26,12 @@ from slicewise.cluster.rpc.messages import SlotView
 from slicewise.slurm_plugin.rules.admission.snapshot import Living
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos
 from slicewise.slurm_plugin.rules.round.barred import Barred, BarredJob
-from slicewise.slurm_plugin.state import controller
-from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
 from slicewise.slurm_plugin.state.observer import SlurmObserver
 
 pytestmark = pytest.mark.usefixtures("clock")
 
+MODULE = "slicewise.slurm_plugin.state.cluster_state"
 LENDER = tenant("lab", 9000, lending_limit_millislices=Millislices(9000))
 LOOSE = job(1, held=False, reason="Priority")
 UNTAGGED = job(2, held=False, reason="JobHeldUser", admin_comment="", array_job_id=815)
@@ -155,7 +155,7 @@ async def test_while_a_replica_starts_only_its_array_is_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All of Slurm is looked at again once the replica has published its certificate."""
-    monkeypatch.setattr(controller, "_AGAIN_S", 0.005)
+    monkeypatch.setattr(f"{MODULE}._AGAIN_S", 0.005)
     starting = job(0, JobState.RUNNING, start_s=int(time.time()))
     slurm = CountedTasks(starting)
     cluster_state = sync_of(slurm)
@@ -172,7 +172,7 @@ async def test_while_a_lender_waits_the_end_of_a_replica_is_seen_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It showed in the next look at all of Slurm, a second later."""
-    monkeypatch.setattr(controller, "_AGAIN_S", 0.005)
+    monkeypatch.setattr(f"{MODULE}._AGAIN_S", 0.005)
     slurm, cluster_state = await _ending_for_a_lender(grace_s=60.0)
     cluster_state.acted.clear()
     async with asyncio.timeout(20):
@@ -187,7 +187,7 @@ async def test_an_end_that_takes_longer_than_the_grace_is_left_to_the_looks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On a node that hangs it takes hours, and slurmctld was asked seven times a second."""
-    monkeypatch.setattr(controller, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(f"{MODULE}._AGAIN_S", 0.0)
     slurm, _ending = await _ending_for_a_lender(grace_s=0.0)
     asked = slurm.looks
     for _ in range(20):
@@ -215,7 +215,7 @@ def _slots(cluster_state: ClusterState) -> Iterable[SlotView]:
 async def test_ports_that_come_after_the_certificate_are_looked_for_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(controller, "_AGAIN_S", 0.005)
+    monkeypatch.setattr(f"{MODULE}._AGAIN_S", 0.005)
     comment = f"slicewise:certificate=0 {'M' * 64}"
     slurm = CountedTasks(job(0, JobState.RUNNING, start_s=int(time.time()), comment=comment))
     cluster_state = sync_of(slurm)
@@ -791,7 +791,7 @@ async def with_slot(
     slurm: ScriptedSlurm, now_s: Sequence[float], monkeypatch: pytest.MonkeyPatch
 ) -> ClusterState:
     """A state by the clock ``now_s`` that has looked once, and for which slot 0 is desired."""
-    monkeypatch.setattr(controller, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(f"{MODULE}.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     cluster_state = sync_of(slurm)
     await cluster_state.turn()
     await desire(cluster_state, 814, frozenset({0}))
