@@ -10,6 +10,10 @@ from slicewise.slurm_plugin.rules.round.world import SlurmView, World, seen_of, 
 
 _REASON = "by demand: idle quota is lent, and goes back when its lender wants it"
 
+_JUST_NOW_S = 1
+"""Seconds for which a plan stays. What it calls back is called at its own moment: a slurmdbd that
+answers late would take that time from the grace."""
+
 
 @dataclass(frozen=True)
 class Renewed:
@@ -51,7 +55,8 @@ def renew(
     What was planned ``just_now`` stays if ledger and Slurm still are the same. Raises what
     ``Ledger`` raises.
     """
-    if just_now and just_now.world.is_as(ledger_view, seen_of(settings, seen)):
+    is_new = just_now and 0 <= ledger_view.now_s - just_now.before.now_s <= _JUST_NOW_S
+    if just_now and is_new and just_now.world.is_as(ledger_view, seen_of(settings, seen)):
         renewed = replace(just_now, world=replace(just_now.world, ledger_view=ledger_view))
     else:
         renewed = planned(ledger_view, settings, seen)

@@ -965,6 +965,23 @@ async def test_without_slurmdbd_nothing_is_called_and_no_grace_begins(
         assert world.tenant_limits() == {"vision": 2000, "nlp": 4000}
 
 
+async def test_a_slurmdbd_that_is_slow_takes_nothing_of_the_grace(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What sees the need plans, too: before slurmdbd is asked."""
+    world = Lent()
+    shown = world.slurm.qos
+
+    async def slow() -> tuple[Qos, ...]:
+        clock.now_s += 50
+        return await shown()
+
+    await world.turn()
+    monkeypatch.setattr(world.slurm, "qos", slow)
+    await world.turn(WAITS)
+    assert world.ledger.recalled == (replace(BACK, called_s=int(NOW_S) + 50),)
+
+
 async def test_the_grace_begins_once_whatever_slurm_refuses(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
