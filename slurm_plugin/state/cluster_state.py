@@ -666,6 +666,8 @@ class ClusterState:
         self, service: ServiceView, plan: SlotActions, ended_s: float | None = None
     ) -> bool:
         """Carry the plan out as ``Actuator.apply`` does; the view then has what it changed."""
+        if plan.acts:
+            self.pacing.touch(service.array_job_id)
         try:
             is_done = await self._actuator.apply(service, plan, ended_s)
         except SlicewiseError:

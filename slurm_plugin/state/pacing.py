@@ -39,6 +39,12 @@ class Pacing:
         self._arrays: frozenset[int] = frozenset()
         self.acted = asyncio.Event()
 
+    def touch(self, array: int) -> None:
+        """Note that the array was changed since the last look: the next one at some shows it, too,
+        whenever that is due.
+        """
+        self._arrays |= {array}
+
     def change(self, arrays: Collection[int]) -> None:
         """Note that these arrays alone were changed: a look at them, or at all, is due at once."""
         self._arrays |= frozenset(arrays)

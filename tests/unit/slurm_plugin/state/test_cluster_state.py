@@ -364,6 +364,24 @@ async def test_what_a_look_at_some_shows_as_lost_is_brought_back_five_seconds_la
         assert [done for done in slurm.actions if done[0] == "requeue_hold"] == revived
 
 
+async def test_what_the_guard_changed_is_looked_at_again_beside_other_arrays() -> None:
+    """The last look at it is from before: it hid that its owner had cancelled it meanwhile."""
+    other, lost = job(0), job(0, JobState.ENDED, ended="FAILED", array_job_id=815, job_id=950)
+    beside = job(1, JobState.RUNNING, array_job_id=815, job_id=951)
+    slurm = Slow(other, lost, beside)
+    cluster_state = sync_of(slurm)
+    await looks(cluster_state, slurm, 1)
+    await asyncio.sleep(5)
+    await looks(cluster_state, slurm, 1)
+    assert slurm.actions == [("requeue_hold", [0])]
+    # Slurm brings the slot back all the same.
+    back = job(0, array_job_id=815, job_id=950)
+    slurm.shown = (other, back, replace(beside, state=JobState.ENDED, ended="CANCELLED"))
+    cluster_state.pacing.change({814})
+    await looks(cluster_state, slurm, 2)
+    assert slurm.actions[1:2] == [("cancel", 815)]
+
+
 async def test_a_job_that_is_as_it_was_is_the_same_record_at_each_look() -> None:
     """Else all that wait in its QOS are classified anew: 0.14 s for 20,000."""
     away = "ReqNodeNotAvail, UnavailableNodes:n1"
