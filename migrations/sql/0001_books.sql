@@ -46,7 +46,8 @@ CREATE TABLE slicewise.runs (
         CHECK (cost_millislices >= 0 AND (cost_millislices > 0) = (meter = 'slice-seconds')),
     CONSTRAINT uq_runs_key UNIQUE (cluster, meter, job_id, start_s)
 );
-CREATE INDEX ix_runs_tenant ON slicewise.runs (cluster, tenant, meter, start_s);
+-- In the order of statements: each page of one begins where the page before ended.
+CREATE INDEX ix_runs_tenant ON slicewise.runs (cluster, meter, tenant, start_s);
 -- By it ``budget show TENANT`` finds the runs that a tenant pays for.
 CREATE INDEX ix_runs_payer ON slicewise.runs (cluster, (coalesce(payer, tenant)), meter);
 COMMENT ON TABLE slicewise.runs

@@ -75,9 +75,13 @@ class Budgets(LedgerPart):
             )
         return True
 
-    def entries(self, tenant: str | None, since_s: int) -> tuple[BudgetEntry, ...]:
-        """Entries recorded at ``since_s`` or later, of one tenant or of all, the oldest first."""
-        found = queries.entries_of(self._cluster, tenant, since_s)
+    def entries(
+        self, tenant: str | None, since_s: int, meter: str = SLICES.name
+    ) -> tuple[BudgetEntry, ...]:
+        """Entries on the meter that were recorded at ``since_s`` or later, of one tenant or of all,
+        the oldest first.
+        """
+        found = queries.entries_of(self._cluster, meter, tenant, since_s)
         with reading(self._engine) as connection:
             return tuple(queries.budget_entry(row) for row in connection.execute(found))
 

@@ -324,8 +324,8 @@ def _ended_of(cluster: str) -> Subquery:
     )
 
 
-def entries_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
-    """Select budget entries, the oldest first, for ``budget_entry``."""
+def entries_of(cluster: str, meter: str, tenant: str | None, since_s: int) -> Select[Any]:
+    """Select budget entries on a meter, the oldest first, for ``budget_entry``."""
     at_s = recorded_s(budget_entries.c.recorded_at)
     query = (
         select(
@@ -339,7 +339,8 @@ def entries_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
             budget_entries.c.key,
             budget_entries.c.meter,
         )
-        .where(budget_entries.c.cluster == cluster, at_s >= since_s)
+        .where(budget_entries.c.cluster == cluster, budget_entries.c.meter == meter)
+        .where(at_s >= since_s)
         .order_by(budget_entries.c.id)
     )
     return query if tenant is None else query.where(budget_entries.c.tenant == tenant)

@@ -233,7 +233,7 @@ runs = Table(
     ),
     CheckConstraint("meter <> ''", name="meter_named"),
     CheckConstraint("payer <> tenant", name="payer_another"),
-    Index("ix_runs_tenant", "cluster", "tenant", "meter", "start_s"),
+    Index("ix_runs_tenant", "cluster", "meter", "tenant", "start_s"),
     comment="Who ran what at which cost, or takes what of another meter, and who pays if not the"
     " tenant itself; append-only.",
 )

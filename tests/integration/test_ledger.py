@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -146,6 +147,33 @@ def test_what_a_tenant_pays_for_is_found_by_an_index(ledger: Ledger, database: s
         connection.exec_driver_sql("SET enable_seqscan = off")
         plan = connection.exec_driver_sql(f"EXPLAIN {statement}").scalars().all()
         assert any("ix_runs_payer" in line for line in plan), plan
+
+
+def test_a_page_of_a_statement_reads_nothing_of_the_pages_before(ledger: Ledger, database: str):
+    runs = (replace(a_run(), key=RunKey("testing", 1, start_s)) for start_s in range(3000))
+    ledger.charges.post([reserve(run) for run in runs])
+    with postgres_engine(database).connect() as connection:
+        # As with very many runs, which make each of these dear.
+        for kind in ("seqscan", "bitmapscan", "sort"):
+            connection.exec_driver_sql(f"SET enable_{kind} = off")
+        connection.exec_driver_sql("ANALYZE slicewise.runs")
+        blocks = []
+        for after_s in (0, 2980):
+            after = ("vision", after_s, 0)
+            page = queries.statement_page_of("testing", "vision", 0, after, None, accounts=None)
+            found = page.limit(10).compile(connection, compile_kwargs={"literal_binds": True})
+            explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {found}"
+            (root,) = connection.exec_driver_sql(explained).scalar_one()
+            blocks.append(_blocks(root["Plan"], "ix_runs_tenant"))
+    first, last = blocks
+    assert 0 < last < 2 * first, blocks
+
+
+def _blocks(node: Mapping[str, Any], index: str) -> int:
+    """Blocks that a plan has read by an index."""
+    if node.get("Index Name") == index:
+        return int(node["Shared Hit Blocks"]) + int(node["Shared Read Blocks"])
+    return sum(_blocks(below, index) for below in node.get("Plans", ()))
 
 
 def test_the_watermark_begins_now_and_never_goes_back(ledger: Ledger):

@@ -105,8 +105,10 @@ def test_a_budget_s_period_begins_once_on_each_meter(ledger: Ledger):
     ]
     assert [ledger.budgets.enter(roll, 0) for roll in (*rolls, *rolls)] == [True] * 2 + [False] * 2
     assert ledger.budgets.rollovers(TOKENS.name) == ledger.budgets.rollovers() == {"science": 1000}
-    found = [(entry.meter, entry.amount) for entry in ledger.budgets.entries("science", 0)]
-    assert found == [(SLICES.name, 500), (TOKENS.name, 9)]
+    for meter, amount in ((SLICES, 500), (TOKENS, 9)):
+        found = ledger.budgets.entries("science", 0, meter.name)
+        assert [(entry.meter, entry.amount) for entry in found] == [(meter.name, amount)]
+    assert ledger.budgets.entries("science", 0) == ledger.budgets.entries(None, 0, SLICES.name)
     assert is_balanced(ledger)
 
 
