@@ -91,7 +91,11 @@ class SlurmObserver:
         None if only a look at all jobs can show these. Raises as ``look`` does.
         """
         at_s = await self._slurm.clock_s(CLOCK_KNOWN_S)
-        tasks, nodes = await asyncio.gather(self.tasks(array_job_ids), self._slurm.nodes())
+        try:
+            tasks, nodes = await asyncio.gather(self.tasks(array_job_ids), self._slurm.nodes())
+        except OutsideError:
+            # So squeue answers where it is asked for an array alone that slurmctld has forgotten.
+            return None
         jobs = with_tasks(seen.jobs, array_job_ids, tasks)
         if jobs is None:
             return None

@@ -347,6 +347,23 @@ async def test_a_look_at_some_that_fails_leaves_no_complete_view(
     assert cluster_state.view.complete
 
 
+async def test_an_array_that_slurm_has_forgotten_leaves_the_view_of_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of one that is gone squeue says "Invalid job id specified", which was taken for a failure."""
+    slurm = Slow(job(0), job(0, array_job_id=815, job_id=950))
+    cluster_state = sync_of(slurm)
+    await looks(cluster_state, slurm, 1)
+    slurm.shown = slurm.shown[1:]
+    gone = AsyncMock(side_effect=OutsideError("SW-SLURM-FAILED", "Invalid job id specified"))
+    monkeypatch.setattr(slurm, "tasks", gone)
+    cluster_state.pacing.change({814})
+    assert "jobs" not in await looks(cluster_state, slurm, 1)
+    assert cluster_state.view.complete
+    assert (await looks(cluster_state, slurm, 1))["jobs"] == 1
+    assert [service.array_job_id for service in cluster_state.view.services] == [815]
+
+
 async def test_what_a_look_at_some_shows_as_lost_is_brought_back_five_seconds_later() -> None:
     """Its owner may be cancelling the service task by task: the age of all other jobs is no sign.
 
