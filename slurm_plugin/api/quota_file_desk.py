@@ -20,7 +20,7 @@ from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange
 from slicewise.slurm_plugin.rules.limits.changes import stages
 from slicewise.slurm_plugin.rules.limits.desired import desired_limits, differences
 from slicewise.slurm_plugin.rules.quota.capacity import require_capacity
-from slicewise.slurm_plugin.rules.quota.types import Budget
+from slicewise.slurm_plugin.rules.quota.types import Budget, Policy
 from slicewise.slurm_plugin.rules.round.wanted import SlurmNow
 
 
@@ -42,10 +42,6 @@ class QuotaFileDesk(LedgerDesk):
     async def _apply(self, request: QuotaApplyRequest, principal: Principal) -> QuotaFileAnswer:
         self._cluster_state.require_leader()
         change, answer = await self._planned(request, principal)
-        if not request.overcommit and change.capacity_millislices is not None:
-            require_capacity(
-                change.before, change.policy, change.capacity_millislices, change.instances
-            )
         author, reason = request.author or principal.user, request.reason
         now_s, zone = int(self._cluster_state.clock.shown_s), self._settings.ledger.time_zone
 
@@ -53,8 +49,13 @@ class QuotaFileDesk(LedgerDesk):
             begun_s = period_start_s(budget.period, now_s, zone)
             return amend_of(tenant, budget, begun_s, author, reason)
 
+        def judge(before: Policy, after: Policy) -> None:
+            # Another operator may have changed quotas since the plan.
+            if not request.overcommit and change.capacity_millislices is not None:
+                require_capacity(before, after, change.capacity_millislices, change.instances)
+
         together = self._ledger.tenants.change_together
-        write = partial(together, change.updates, author, reason, amend)
+        write = partial(together, change.updates, author, reason, amend, judge)
         changes = await self._change(principal, write)
         return answer.model_copy(update={"change_id": changes[-1].change_id})
 

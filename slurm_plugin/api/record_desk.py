@@ -16,6 +16,7 @@ from slicewise.slurm_plugin.common.record_requests import (
     RememberedLimitsAnswer,
     RememberedLimitsRequest,
 )
+from slicewise.slurm_plugin.ledger.charges import MOST_SEALED
 from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
 from slicewise.slurm_plugin.rules.snapshot.contents import ledger_values
 
@@ -77,7 +78,8 @@ class RecordDesk(LedgerDesk):
 
     def _end_of_export(self) -> ExportCursor:
         """Seal what was booked, so that no transfer before the export's last one comes later."""
-        self._ledger.charges.seal()
+        while self._ledger.charges.seal() >= MOST_SEALED:
+            pass
         return ExportCursor(after_id=0, until_id=self._ledger.audit.newest_sealed_id())
 
     async def _ledger_view(self, _: LedgerViewRequest, principal: Principal) -> LedgerViewAnswer:

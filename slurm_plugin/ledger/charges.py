@@ -40,6 +40,8 @@ _ROWS_AT_ONCE = 5000
 _SEALED_AT_ONCE, _BATCHES = 2000, 20
 """Transfers sealed in one batch, and most batches of one call. Bookings wait for each batch, some
 10 ms."""
+MOST_SEALED = _SEALED_AT_ONCE * _BATCHES
+"""Transfers that one call seals at most: one that seals fewer leaves none."""
 _AHEAD_S = 3600
 """Seconds: a watermark further in the future was written by a clock that was wrong."""
 
@@ -99,7 +101,7 @@ class Charges(LedgerPart):
         """Chain what was booked since the last seal to all that was before, as ``Audit.verify``
         checks.
 
-        Returns the number of transfers sealed. A long history is sealed a part at a time.
+        Returns the number of transfers sealed. Of a long history that is a part: ``MOST_SEALED``.
         """
         total = 0
         for _ in range(_BATCHES):

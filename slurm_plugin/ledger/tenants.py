@@ -67,16 +67,19 @@ class Tenants(LedgerPart):
         author: str,
         reason: str,
         amend: Callable[[str, Budget], Amend],
+        judge: Callable[[Policy, Policy], None] = lambda _before, _after: None,
     ) -> tuple[QuotaChange, ...]:
-        """Change several tenants, or none, as ``change`` and ``set_budget`` do.
+        """Change several tenants as ``change`` and ``set_budget`` do.
 
-        Only the tree that results from all updates has to be valid. Raises InvalidInputError:
-        SW-VALUE and what ``tenants.changed`` raises.
+        Only the tree that results from all updates has to be valid. ``judge`` is given the policy
+        before and after; nobody else changes it meanwhile, and what it raises undoes all. Raises
+        InvalidInputError: SW-VALUE and what ``tenants.changed`` raises.
         """
         with writing(self._engine) as connection:
             reads.lock_policy(connection, self._cluster)
             before = reads.policy(connection, self._cluster)
             changes = _change(connection, self._cluster, updates, author, reason)
+            judge(before, reads.policy(connection, self._cluster))
             for update in updates:
                 if isinstance(update.budget, Budget):
                     entry = amend(update.tenant, update.budget)

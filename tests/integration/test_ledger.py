@@ -13,20 +13,26 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from builders.ledger_world import World
+from builders.settings import site_settings
 from effort import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from installed_wheel import built, installed
 from lock_files import pins
+from stand_ins.daemon_in_process import answer_from, record_handlers
 
+from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.read_messages import GenerationRecord
 from slicewise.cluster.runtime.database import postgres_engine
 from slicewise.launcher.process import store
-from slicewise.slurm_plugin.ledger import queries, schema_revisions
+from slicewise.slurm_plugin.api import record_desk
+from slicewise.slurm_plugin.common.record_requests import ExportRequest
+from slicewise.slurm_plugin.ledger import charges, queries, schema_revisions
 from slicewise.slurm_plugin.ledger.charges import _values
 
 # From the module that adds to it last, so that it has every table.
@@ -34,6 +40,7 @@ from slicewise.slurm_plugin.ledger.repartition_tables import metadata
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.tables import SCHEMA
 from slicewise.slurm_plugin.quota_cycle.post_charges import post
+from slicewise.slurm_plugin.rules.accounting.budgets import Amend
 from slicewise.slurm_plugin.rules.accounting.lost_runs import LostRun
 from slicewise.slurm_plugin.rules.accounting.overview import used_ever, used_since
 from slicewise.slurm_plugin.rules.accounting.types import (
@@ -46,7 +53,7 @@ from slicewise.slurm_plugin.rules.accounting.types import (
     Transfer,
     TransferKind,
 )
-from slicewise.slurm_plugin.rules.quota.types import Budget, Loan, Recall, TenantUpdate
+from slicewise.slurm_plugin.rules.quota.types import Budget, Loan, Policy, Recall, TenantUpdate
 
 OWN_SCHEMAS = {SCHEMA, "launcher"}
 
@@ -399,6 +406,40 @@ def test_an_export_has_every_transfer_in_order(ledger: Ledger):
     assert (*first, *ledger.audit.export(0, int(str(first[-1]["id"])), until_id, 3)) == rows
     ledger.budgets.enter(an_adjustment(-7, "science"), None)
     assert ledger.audit.export(0, 0, until_id, 10) == rows
+
+
+def test_an_export_lacks_nothing_that_one_call_does_not_seal(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(charges, "_SEALED_AT_ONCE", 1)
+    monkeypatch.setattr(charges, "_BATCHES", 1)
+    monkeypatch.setattr(record_desk, "MOST_SEALED", 1)
+    answer_from(monkeypatch, record_handlers(site_settings(), ledger))
+    for number in range(5):
+        ledger.charges.post([reserve(a_run(number + 1))])
+    answer = DaemonClient(site_settings().daemon).call(ExportRequest())
+    assert [row["job_id"] for row in answer.rows] == [1, 2, 3, 4, 5]
+    assert answer.more is None
+
+
+def test_what_is_judged_wrong_of_several_changes_undoes_them_all(ledger: Ledger):
+    """The judge sees what an operator has set since the caller looked."""
+    ledger.tenants.change(TenantUpdate("nlp", nominal_millislices=Millislices(4000)), "olga", "")
+    updates = (TenantUpdate("vision", nominal_millislices=Millislices(3000)),)
+    seen: list[tuple[set[str], set[str]]] = []
+
+    def no_budget(tenant: str, _: Budget) -> Amend:
+        raise AssertionError(tenant)
+
+    def judge(before: Policy, after: Policy) -> None:
+        seen.append(({*before}, {*after}))
+        raise InvalidInputError(Code.QUOTA_CAPACITY, "no")
+
+    with pytest.raises(InvalidInputError, match="SW-QUOTA-CAPACITY"):
+        ledger.tenants.change_together(updates, "otto", "", no_budget, judge)
+    assert seen == [({"nlp"}, {"nlp", "vision"})]
+    assert set(ledger.tenants.policy()) == {"nlp"}
+    assert ledger.tenants.history("vision") == ()
 
 
 def test_writers_at_the_same_time_charge_each_run_once(ledger: Ledger, database: str):

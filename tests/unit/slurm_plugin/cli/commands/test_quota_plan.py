@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from builders.settings import site_settings
+from builders.tenants import tenant
 from stand_ins.daemon_in_process import answer_from
 from stand_ins.scripted import sync_of
 from stand_ins.slurm_database import LimitLedger, Row, SlurmDatabase
@@ -31,10 +32,12 @@ from slicewise.slurm_plugin.common.quota_file_requests import MOST_BYTES, QuotaF
 from slicewise.slurm_plugin.common.tenant_requests import LoansAnswer, LoansRequest
 from slicewise.slurm_plugin.quota_cycle.compile import look
 from slicewise.slurm_plugin.rules.admission.decayed_use import Holding
+from slicewise.slurm_plugin.rules.quota.tenants import changed_together
 from slicewise.slurm_plugin.rules.quota.types import (
     Loan,
     LoanChange,
     LoanTerm,
+    Policy,
     QuotaChange,
     Recall,
     TenantUpdate,
@@ -72,6 +75,7 @@ class FakeLedger(LimitLedger):
     lent_since: tuple[LoanTerm, ...] = ()
     lent_before: tuple[LoanChange, ...] = ()
     recalled: tuple[Recall, ...] = ()
+    set_meanwhile: Policy = {}  # noqa: RUF012 -- as a default
     slurm: Slurm
 
     def holdings(self, since_s: int) -> tuple[Holding, ...]:
@@ -99,7 +103,10 @@ class FakeLedger(LimitLedger):
         author: str,
         reason: str,
         _amend: Callable[..., object],
+        judge: Callable[[Policy, Policy], None],
     ) -> tuple[QuotaChange, ...]:
+        self.shown = {**self.shown, **self.set_meanwhile}
+        judge(self.shown, changed_together(self.shown, updates)[0])
         for update in updates:
             self.change(update, author, reason)
         return tuple(QuotaChange(1, one, author, reason, 0) for one in updates)
@@ -307,6 +314,17 @@ def test_quotas_beyond_the_cluster_are_applied_only_if_that_is_meant(
     assert ledger.shown == {}
     assert "Jobs and tenants that it would harm" in said("apply", str(quotas), "--overcommit")
     assert ledger.shown["bio"].quota.nominal_millislices == 15_000
+
+
+def test_a_quota_set_since_the_plan_counts_for_what_the_cluster_has(
+    ledger: FakeLedger, quotas: Path
+):
+    ledger.set_meanwhile = {"physics": tenant("physics", 7000)}
+    quotas.write_text("[tenants.bio]\nnominal = 8\n")
+    assert "SW-QUOTA-CAPACITY" in refused("apply", str(quotas))
+    assert "bio" not in ledger.shown
+    said("apply", str(quotas), "--overcommit")
+    assert ledger.shown["bio"].quota.nominal_millislices == 8000
 
 
 def test_more_instances_than_there_are_are_guaranteed_only_if_that_is_meant(
