@@ -18,6 +18,7 @@ from slicewise.slurm_plugin.common.calendar_requests import (
 from slicewise.slurm_plugin.rules.quota.calendar import (
     Window,
     WindowKind,
+    check_numbers,
     moment_text,
     overcommitted_at,
 )
@@ -61,6 +62,7 @@ class CalendarDesk(LedgerDesk):
         One wrong number would let tenants' jobs contend, perhaps at night.
         """
         window, ledger = request.window, self._ledger
+        check_numbers(window)
         is_checked = window.kind is WindowKind.NOMINAL and not request.overcommit
         whole, why_not = self._capacity() if is_checked else (None, "")
         author, zone = request.author or principal.user, self._settings.ledger.time_zone

@@ -79,7 +79,12 @@ def bound_from_text(text: str, key: str, zone: str, *, ends: bool) -> int:
         raise InvalidInputError(
             Code.VALUE, f"{key} {text!r} is not a time.", f"Write it as {FORMS} from now."
         )
-    shown = found.astimezone(UTC).astimezone(found.tzinfo)
+    try:
+        shown = found.astimezone(UTC).astimezone(found.tzinfo)
+    except OverflowError:
+        raise InvalidInputError(
+            Code.VALUE, f"{key} {text!r} is before the year 1 of UTC.", "Give a later day."
+        ) from None
     # A day whose midnight is skipped begins with its first moment.
     if found.time() != clock_time(0) and shown.replace(tzinfo=None) != found.replace(tzinfo=None):
         raise InvalidInputError(

@@ -41,6 +41,8 @@ _NO_CAP = 1 << 62
 _SLICE = 1000
 """Millislices of a slice."""
 _NEWEST = 1 << 62
+_FIRST_S, _LAST_S = -62_000_000_000, 253_400_000_000
+"""Within the years 1 to 9999, with weeks to spare: no calendar has others."""
 
 
 class WindowKind(StrEnum):
@@ -205,8 +207,7 @@ def check_window(
             f"{window.tenant!r} is not a tenant.",
             "slicewise tenant list shows all; only a cap can apply to all tenants together.",
         )
-    check_slices("A window", window.amount_millislices)
-    _check_times(window)
+    check_numbers(window)
     moments = tuple(moments)
     if not any(holds(window, moment) for moment in moments):
         raise InvalidInputError(
@@ -368,7 +369,12 @@ def _bounded(policy: Policy, has: Mapping[str, int], cap: Mapping[str, int]) -> 
     return after
 
 
-def _check_times(window: Window) -> None:
+def check_numbers(window: Window) -> None:
+    """Check each number of the window; its moments can be computed only then.
+
+    Raises InvalidInputError (SW-VALUE) for an amount, days, minutes or seconds out of range.
+    """
+    check_slices("A window", window.amount_millislices)
     minutes = (window.begin_min, window.end_min)
     if not all(0 <= minute < DAY_MIN for minute in minutes) or not window.days <= set(
         range(WEEK_DAYS)
@@ -379,6 +385,12 @@ def _check_times(window: Window) -> None:
             "Write --weekdays mon-fri --start-time 08:00 --end-time 18:00.",
         )
     first_s, last_s = window.first_s, window.last_s
+    if not all(_FIRST_S <= at_s <= _LAST_S for at_s in (first_s, last_s) if at_s is not None):
+        raise InvalidInputError(
+            Code.VALUE,
+            "A window can't begin or end in a year without a date.",
+            "Give a --first and --last of this century.",
+        )
     if first_s is not None and last_s is not None and last_s <= first_s:
         raise InvalidInputError(
             Code.VALUE,

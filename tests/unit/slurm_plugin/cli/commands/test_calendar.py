@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from builders.ledger_parts import LedgerParts
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.slurm_plugin.api import calendar_desk
 from slicewise.slurm_plugin.api.calendar_desk import CalendarDesk
 from slicewise.slurm_plugin.api.reads import Reads
@@ -26,6 +28,7 @@ from slicewise.slurm_plugin.cli.common.window_words import (
     what_text,
     when_text,
 )
+from slicewise.slurm_plugin.common.calendar_requests import WindowCreateRequest
 from slicewise.slurm_plugin.rules.quota.calendar import (
     ALL,
     Window,
@@ -141,6 +144,11 @@ def test_a_time_that_the_clocks_skip_is_refused_as_that() -> None:
     santiago = "America/Santiago"  # Its clocks go from 24:00 to 01:00.
     skipped_s = bound_from_text("2026-09-06", "--first", santiago, ends=False)
     assert skipped_s == bound_from_text("2026-09-06T01:00", "--first", santiago, ends=False)
+
+
+def test_a_day_before_all_others_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="SW-VALUE"):
+        bound_from_text("0001-01-01", "--first", BERLIN, ends=False)
 
 
 def test_bounds_are_read_by_the_clocks_of_the_zone() -> None:
@@ -299,6 +307,27 @@ def test_a_window_that_would_never_hold_is_refused(ledger: FakeLedger) -> None:
         "06:00",
         *monday,
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"begin_min": 99_999},
+        {"end_min": -5},
+        {"first_s": 10**15},
+        {"last_s": 10**15},
+        {"first_s": -(10**12)},
+        {"amount_millislices": -5},
+        {"amount_millislices": 10**30},
+    ],
+)
+def test_numbers_that_no_command_would_send_are_refused_as_such(
+    ledger: FakeLedger, words: dict[str, Any]
+) -> None:
+    request = WindowCreateRequest(window=replace(NOMINAL, **words))
+    with pytest.raises(InvalidInputError, match="SW-VALUE"):
+        DaemonClient(SETTINGS.daemon).call(request)
+    assert ledger.found == []
 
 
 def test_more_than_the_cluster_has_at_some_hour_is_refused(ledger: FakeLedger) -> None:
