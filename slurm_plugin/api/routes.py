@@ -17,7 +17,7 @@ from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
 from slicewise.cluster.rpc.message import ACTING_PATH, VERSION_PATH, Asker, Request
 from slicewise.cluster.runtime.log import bound
-from slicewise.slurm_plugin.common.sockets import failure_of
+from slicewise.slurm_plugin.common.sockets import ONE_VERSION, failure_of
 
 Handlers = Mapping[type[Request], Callable[[Any, int], Awaitable[BaseModel]]]
 """What answers each request, given the request and the uid that asks. May raise SlicewiseError."""
@@ -125,7 +125,9 @@ class Routes:
         kind = self._by_place.get(f"{asked.method} {path}")
         if kind is None:
             place = f"{asked.method[:_SHOWN]} {path[:_SHOWN]}"
-            raise InvalidInputError(Code.WIRE, f"There is nothing to ask at {place!r}.")
+            raise InvalidInputError(
+                Code.WIRE, f"There is nothing to ask at {place!r}.", ONE_VERSION
+            )
         if asked.method == "GET":
             return kind.model_validate(dict(_fields(query)))
         # Text from a batch script may be in any encoding.

@@ -20,6 +20,8 @@ BACKLOG = 512
 _CREDENTIALS = struct.Struct("3i")
 
 
+ONE_VERSION = "Use one version of Slicewise for all programs, and restart them after an update."
+"""What to do about a message that nobody reads: its writer may be older, or newer."""
 BUSY = Refusal(Code.BUSY, "Too many connections to the daemon.", "Try again.")
 
 
@@ -39,7 +41,7 @@ def failure_of(error: Exception, uid: int, request_id: str) -> FailureAnswer:
     The answer then names the request as the log does.
     """
     if isinstance(error, ValidationError):
-        return failure(Refusal(Code.WIRE, f"No such message: {_problem(error)}."))
+        return failure(Refusal(Code.WIRE, f"No such message: {_problem(error)}.", ONE_VERSION))
     if isinstance(error, SlicewiseError):
         return failure(error.refusal)
     kind = type(error).__name__

@@ -189,6 +189,17 @@ async def test_malformed_requests_get_an_answer(path: Path, sent: bytes) -> None
     assert (await ask(path)).said == DONE
 
 
+@pytest.mark.parametrize(
+    "sent", [posted("/v1/of-a-newer-version", b"{}"), posted("/v1/service-delete", b'{"newer":1}')]
+)
+async def test_who_asks_what_no_one_reads_here_is_told_to_use_one_version(
+    path: Path, sent: bytes
+) -> None:
+    response = await ask(path, sent)
+    assert response.said["code"] == "SW-WIRE"
+    assert "Use one version of Slicewise" in response.said["hint"]
+
+
 @pytest.mark.parametrize("sent", NO_HTTP)
 async def test_what_is_no_http_is_refused_in_json_and_fills_no_log(
     path: Path, sent: bytes, caplog: pytest.LogCaptureFixture
