@@ -108,7 +108,7 @@ WITH replayed AS (
     SELECT r.id, r.tenant, r.task, p.transfers, p.first, p.last, p.used,
            r.cost_millislices * greatest(p.end_s - r.start_s, 0) AS allotted,
            CASE WHEN p.run_id IS NULL OR p.first <> 1 OR p.last <> p.transfers THEN 1
-                WHEN o.run_id IS NULL AND r.cost_millislices > 0
+                WHEN o.run_id IS NULL AND r.meter = 'slice-seconds'
                 THEN abs(p.used - r.cost_millislices * greatest(p.end_s - r.start_s, 0))
                 ELSE 0 END AS difference
       FROM slicewise.runs r
@@ -127,7 +127,7 @@ SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
   FROM differences
 """
 """A run's transfers are numbered without a gap; once settled, used + waived is cost × seconds, of
-meters that a cost counts."""
+slices: only they cost by the second."""
 
 BY_INDEX = """
 SELECT set_config(name, 'off', true)
