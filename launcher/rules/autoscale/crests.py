@@ -84,14 +84,24 @@ class Stakes:
 
     Attributes:
         late_s: price of one late request.
-        most_s: what a crest may cost at most.
+        most_late_s, most_s: what one and what a crest may cost at most.
+        dearer: by what both are multiplied for levels that crests reach. Who missed the aim came at
+            these, so nothing says that still larger crests deserve more than usual.
         start_s: what is saved besides where the replica is there and need not be started; None: it
             would be started now, not by the next crest, so that saves nothing.
     """
 
     late_s: float
+    most_late_s: float
     most_s: float
+    dearer: float
     start_s: float | None
+
+    def saved_s(self, late: float, *, is_larger: bool) -> float:
+        """Return what is saved where so many requests would be late in the next crest."""
+        times = 1.0 if is_larger else self.dearer
+        late_s = min(self.late_s, times * self.most_late_s)
+        return min(late * late_s, times * self.most_s) + (self.start_s or 0.0)
 
 
 def worth_having(
@@ -109,7 +119,7 @@ def worth_having(
         if stakes.start_s is None and (of.last_s < at_s or not expected.is_larger):
             continue
         late = max(1.0, expected.used_s / service_s) * min(level, concurrency)
-        saved_s = min(late * stakes.late_s, stakes.most_s) + (stakes.start_s or 0.0)
+        saved_s = stakes.saved_s(late, is_larger=expected.is_larger)
         if saved_s * expected.chance > price_of_waiting(of.pauses, at_s - of.last_s):
             return level
     return 0

@@ -583,10 +583,11 @@ def _for_bursts(scaling: Scaling, memory: Memory, look: ServiceLook, patience: f
     """
     if scaling.keep_alive_s is not None or scaling.learns or memory.is_given_up:
         return 0
-    late_s, most_s = _idle_price_s(scaling, memory), _DEAREST_CREST_S * _dearer(scaling, memory)
+    prices = _price_s(scaling, memory), _DEAREST_IDLE_S, _DEAREST_CREST_S
+    dearer = _dearer(scaling, memory)
 
     def worth(start_s: float | None) -> int:
-        stakes = Stakes(late_s, most_s, start_s)
+        stakes = Stakes(*prices, dearer, start_s)
         args = memory.crests, look.at_s, memory.service_s, scaling.concurrency
         return ceil(worth_having(*args, stakes) * patience / scaling.concurrency - _NEARLY)
 

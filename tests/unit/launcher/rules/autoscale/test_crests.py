@@ -24,7 +24,7 @@ from slicewise.launcher.rules.autoscale.types import Scaling, ScalingDecision, S
 from slicewise.launcher.rules.gateway.types import Load
 
 HORIZON_S = 30.0
-DEAR = Stakes(late_s=100.0, most_s=3600.0, start_s=25.0)
+DEAR = Stakes(late_s=100.0, most_late_s=900.0, most_s=3600.0, dearer=1.0, start_s=25.0)
 
 
 def bursts(count: int, gap_s: int, places: int = 8, lasts_s: int = 10) -> tuple[Crest, ...]:
@@ -183,3 +183,17 @@ def test_while_an_aim_is_missed_bursts_may_cost_more():
         for attained in (Attainment(), missed)
     ]
     assert kept[0] == 0 < kept[1]
+
+
+@pytest.mark.parametrize("start_s", [25.0, None])
+def test_while_an_aim_is_missed_crests_larger_than_all_before_are_worth_no_more(
+    start_s: float | None,
+):
+    """Who was late came at a level that was reached: more replicas than these do not help him."""
+    known = bursts(10, 120)
+    stakes = replace(DEAR, late_s=7200.0, start_s=start_s)
+    at_s = known[-1].last_s + (100 if start_s else 0)
+    usual, dear = (
+        worth_having(known, at_s, 1.25, 1, replace(stakes, dearer=dearer)) for dearer in (1.0, 8.0)
+    )
+    assert dear == usual > 8
