@@ -5,7 +5,7 @@ crests of a high level there may be many of lower ones, so replicas are kept for
 for each of the levels, as the last one is in ``idle.py``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Annotated
@@ -173,9 +173,10 @@ def _expected(known: Crests) -> Iterator[_Expected]:
         yield _Expected(LEVELS[index], one, 1.0, own_s)
 
 
-def highest_since(known: Crests, since_s: float) -> int:
-    """Return the highest level that was reached since then; 0: none."""
-    reached = [
-        level for level, crest in zip(LEVELS, known, strict=False) if crest.last_s >= since_s
+def reached_since(known: Crests, since_s: float) -> Sequence[tuple[int, float]]:
+    """Return the levels that were reached since then, and how many seconds each lasted."""
+    return [
+        (level, crest.last_s - crest.begun_s)
+        for level, crest in zip(LEVELS, known, strict=False)
+        if crest.last_s >= since_s
     ]
-    return max(reached, default=0)

@@ -27,8 +27,8 @@ from slicewise.launcher.rules.autoscale.crests import (
     LEVELS,
     Crests,
     Stakes,
-    highest_since,
     learn_crests,
+    reached_since,
     worth_having,
 )
 from slicewise.launcher.rules.autoscale.crowding import Crowding, learn_crowding, room_of
@@ -773,12 +773,21 @@ def _least_words(replicas: int, scaling: Scaling, look: ServiceLook) -> str:
 def _enough(scaling: Scaling, memory: Memory, look: ServiceLook) -> int:
     """Return how many replicas would have done lately; where no bursts are learnt, in the mean."""
     if scaling.learns:
-        places, patience = max(memory.arrivals.rates) * memory.service_s, 1.0
+        places = max(memory.arrivals.rates) * memory.service_s
+        needed = places + sqrt(places)
     else:
-        reached = highest_since(memory.crests, look.at_s - _MISSED_SINCE_S)
-        places = next((level - 1 for level in LEVELS if level > reached), reached)
-        patience = _patience(scaling, memory)
-    return max(1, ceil((places + sqrt(places)) * patience / scaling.concurrency))
+        reached = reached_since(memory.crests, look.at_s - _MISSED_SINCE_S)
+        highest = max((level for level, _ in reached), default=0)
+        places = next((level - 1 for level in LEVELS if level > highest), highest)
+        needed = (places + sqrt(places)) * _patience(scaling, memory)
+        # Waiting evens out only what is short beside it.
+        service_s, wait_s = memory.service_s, _wait_s(scaling, memory)
+        lasting = [
+            level * max(lasts_s, service_s) / (max(lasts_s, service_s) + wait_s)
+            for level, lasts_s in reached
+        ]
+        needed = max([needed, *lasting])
+    return max(1, ceil(needed / scaling.concurrency))
 
 
 def _alone_words(scaling: Scaling, memory: Memory) -> str:

@@ -8,8 +8,8 @@ from slicewise.launcher.rules.autoscale.attainment import Attainment
 from slicewise.launcher.rules.autoscale.crests import (
     Crest,
     Stakes,
-    highest_since,
     learn_crests,
+    reached_since,
     worth_having,
 )
 from slicewise.launcher.rules.autoscale.histogram import added
@@ -111,9 +111,11 @@ def test_higher_levels_that_are_rare_are_given_back_first():
         known = learn_crests(known, here, 1000.0 + second, 1.0, HORIZON_S)
     at_s = known[-1].last_s + 1200
     assert worth_having(known, at_s, 1.25, 1, replace(DEAR, late_s=20.0)) == 8
-    assert highest_since(known, 0.0) == 32
-    assert highest_since(known, at_s) == 8
-    assert highest_since(known, at_s + 5000) == 0
+    every, lately = (reached_since(known, since_s) for since_s in (0.0, at_s))
+    assert every[-1] == (32, 9.0)
+    assert lately == every[: len(lately)]
+    assert lately[-1] == (8, 9.0)
+    assert reached_since(known, at_s + 5000) == []
 
 
 SCALING = Scaling(0, 40, 1, max_queue_s=2.0)

@@ -52,6 +52,16 @@ def test_where_a_start_takes_longer_than_requests_may_wait_it_says_which_number_
         assert not any("would do" in one.reason for one in helped.decisions)
 
 
+def test_requests_that_may_wait_long_need_as_many_in_a_burst_that_is_longer():
+    """Twelve places for a minute: of half as many the last request would wait for a minute, too."""
+    scaling, arrivals_s = replace(SCALING, max_queue_s=10.0), bursts(1200, 8, 60, 2400)
+    life = lived_through(scaling, arrivals_s, 1.5, 2400)
+    said = re.search(r"min_replicas = (\d+) would do", life.decisions[1700].reason)
+    assert said
+    helped = replace(scaling, min_replicas=int(said[1]))
+    assert lived_through(helped, arrivals_s, 1.5, 2400).share >= scaling.aim
+
+
 def test_what_was_late_long_ago_is_not_said_any_more():
     life = lived_through(SCALING, [600.0], 1.0, 3600)
     assert "would do" in life.decisions[2000].reason
