@@ -4,6 +4,7 @@ import atexit
 import errno
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,7 +68,7 @@ def loaded(name: str, one: Command) -> Any:
     if one.stays:
         gc.set_threshold(*_USUAL_GARBAGE)
     module, _, attribute = one.place.partition(":")
-    with _without_plugins():
+    with _without_plugins(), _interruptible():
         target = getattr(import_module(module), attribute)
     if not isinstance(target, typer.Typer):
         target = _alone(target, one.epilog)
@@ -97,6 +98,23 @@ def _without_plugins() -> Iterator[None]:
             del os.environ[_PLUGINS]
         else:
             os.environ[_PLUGINS] = before
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end the program at once while it imports.
+
+    Python's own way raises an error at any place, and where that is a callback of an import, prints
+    and forgets it: the command went on, and made the change that was to be stopped.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _alone(function: Any, epilog: str) -> typer.Typer:

@@ -32,6 +32,10 @@ launcher or the web server, and operators, which are root and SlurmUser.
 """
 
 
+_MOST_TOLD = 60
+"""Characters of a refused word that its refusal repeats."""
+
+
 class Message(BaseModel):  # noqa: PLW1641 -- pydantic adds __hash__
     """Base of all messages: frozen; an unknown key is an error, save for who reads an answer."""
 
@@ -137,13 +141,15 @@ class Request(Message):
 
     @classmethod
     def of(cls, **fields: object) -> Self:
-        """Build a request; InvalidInputError (SW-WIRE) for words that no request can hold."""
+        """Build a request; InvalidInputError (SW-VALUE) for words that no request can hold."""
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
             problem = error.errors()[0]
+            field = ".".join(map(str, problem["loc"])).replace("_", " ")
             raise InvalidInputError(
-                Code.WIRE, f"{problem['input']!r} is not allowed here: {problem['msg']}."
+                Code.VALUE,
+                f"{field}: {_shortened(problem['input'])} is not allowed: {problem['msg']}.",
             ) from None
 
     def sent(self) -> tuple[str, bytes]:
@@ -156,6 +162,13 @@ class Request(Message):
             for name, field in fields.items()
         }
         return self.path + (f"?{urlencode(words)}" if words else ""), b""
+
+
+def _shortened(refused: object) -> str:
+    """A refused word for its refusal: whoever gave a whole file needs no second one."""
+    if isinstance(refused, str) and len(refused) > _MOST_TOLD:
+        return f"{refused[:_MOST_TOLD]!r}... ({len(refused):,} characters)"
+    return repr(refused)
 
 
 class Asks(Generic[Answered]):

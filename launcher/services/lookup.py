@@ -50,11 +50,11 @@ def choose(name: str, services: Iterable[str]) -> str:
     matches = [service for service in keys if name in {service, service.partition("/")[2]}]
     if len(matches) == 1:
         return matches[0]
-    listed = ", ".join(keys) or "none"
+    listed = ", ".join(keys)
     if not matches:
-        raise InvalidInputError(
-            Code.SERVICE_UNKNOWN, f"There is no service {name!r}.", f"You may see: {listed}."
-        )
+        # Whoever asks for one name gets no other: that none came says nothing of those.
+        hint = f"You may see: {listed}." if keys else "All that you may see: slicewise service list"
+        raise InvalidInputError(Code.SERVICE_UNKNOWN, f"There is no service {name!r}.", hint)
     raise InvalidInputError(
         Code.USAGE, f"Several services are named {name!r}.", f"Name one of: {listed}."
     )

@@ -126,4 +126,4 @@ def test_a_revoked_key_opens_nothing_and_its_tenant_stays_closed(site: Site) -> 
 def test_strangers_make_no_keys(site: Site) -> None:
     assert site.refusal("alice", "key", "create", "nlp", "--name", "a") == "SW-TENANT-UNKNOWN"
     assert site.refusal("root", "key", "create", "typo", "--name", "a") == "SW-TENANT-UNKNOWN"
-    assert site.refusal("bob", "key", "create", "nlp", "--name", "a b") == "SW-WIRE"
+    assert site.refusal("bob", "key", "create", "nlp", "--name", "a b") == "SW-VALUE"

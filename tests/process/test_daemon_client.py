@@ -247,8 +247,14 @@ def test_a_name_that_no_request_can_hold_is_refused_before_it_is_sent(name: str)
         (BudgetsRequest, "tenant"),
         (StatementRequest, "tenant"),
     ):
-        with pytest.raises(InvalidInputError, match="SW-WIRE"):
+        with pytest.raises(InvalidInputError, match=rf"{field}: .*SW-VALUE"):
             kind.of(**{field: name})
+
+
+def test_a_huge_word_is_not_repeated():
+    with pytest.raises(InvalidInputError, match=r"\(5,000 characters\).* at most") as caught:
+        WhyRequest.of(about="x" * 5000)
+    assert len(str(caught.value)) < 200
 
 
 # Of a pair

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -248,3 +249,34 @@ def test_the_shell_s_completion_knows_the_commands_of_a_tree(
     completing = {"_SLICEWISE_COMPLETE": "complete_bash"}
     shown = CliRunner().invoke(app, [], prog_name="slicewise", env=completing)
     assert shown.stdout.split() == words
+
+
+INTERRUPTED = """
+import os, signal, weakref
+from slicewise.launcher import main
+
+imported = main.import_module
+
+def interrupt(_):
+    os.kill(os.getpid(), signal.SIGINT)
+    sum(range(1000))
+
+class Lock: ...
+
+def import_module(name):
+    lock = Lock()
+    kept = weakref.ref(lock, interrupt)
+    del lock
+    return imported(name)
+
+main.import_module = import_module
+main.main()
+"""
+
+
+def test_an_interrupt_while_a_command_is_imported_ends_it():
+    """Python forgets one that comes within a callback: the command went on."""
+    done = subprocess.run(
+        (sys.executable, "-c", INTERRUPTED, "mig", "costs"), capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (-signal.SIGINT, b"")

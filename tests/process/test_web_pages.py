@@ -306,7 +306,7 @@ async def test_what_is_wrong_in_a_quota_file_is_said_and_the_text_kept(site: Sit
 async def test_a_text_that_is_too_long_is_refused_beside_the_form(site: Site):
     status, text = await site.post("/what-if", text="x" * 40_000)
     assert status == 200
-    assert "SW-WIRE" in text
+    assert "SW-VALUE" in text
     assert not any(isinstance(one, QuotaPlanRequest) for _, one in site.made.asked)
 
 

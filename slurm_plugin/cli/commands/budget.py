@@ -95,14 +95,15 @@ def set_budget(
     immediately: the difference is booked as an adjustment. Another --period begins at once, and
     keeps of what was left the carry-over at most; the answer says what is gone.
     """
-    request = BudgetSetRequest.of(
-        tenant=tenant,
-        period=period,
-        amount=amount,
-        carry_over=carry_over,
-        overdraft=overdraft,
-        **authored(reason),
-    )
+    given = {
+        "period": period,
+        "amount": amount,
+        "carry_over": carry_over,
+        "overdraft": overdraft,
+    }
+    if not any(word is not None for word in given.values()):
+        raise typer.BadParameter("Give what to set: --period, --amount or another option.")
+    request = BudgetSetRequest.of(tenant=tenant, **given, **authored(reason))
     answer = _daemon().call(request)
     adjusted, gone, budget = answer.adjusted_millislice_s, answer.lost_millislice_s, answer.after
     if as_json:

@@ -184,6 +184,11 @@ TENANT_FIELDS: tuple[Field[TenantNow], ...] = (
 )
 
 
+def other_services_text(count: int) -> str:
+    """``3 services of other tenants``, and nothing if there are none."""
+    return f"{count:,} service{'s' * (count != 1)} of other tenants" if count else ""
+
+
 def others_text(others: OtherTenants) -> str:
     """``3 other tenants: nominal 12 slices, 8 in use; 4 jobs wait for 6 slices``."""
     count = "1 other tenant" if others.tenants == 1 else f"{others.tenants:,} other tenants"
@@ -546,9 +551,10 @@ class Screen:
         for part, room in zip(parts, rooms, strict=True):
             yield from gap
             columns = part.columns(room)
-            if is_pipe:
+            # Without rows its line alone says what there is.
+            if is_pipe and part.length:
                 yield FittingTable(columns)
-            else:
+            elif part.length:
                 yield from table_lines(columns, width)
             yield from _more(part.length - room)
             if part.rest:
@@ -587,14 +593,13 @@ class _Part:
 
 def _parts(answer: OverviewAnswer, now_s: float, width: int) -> list[_Part]:
     services = sorted(answer.services, key=_trouble)
-    hidden = answer.other_services
     found = [
         _part(
             answer.tenants,
             TENANT_FIELDS,
             others_text(answer.others) if answer.others is not None else "",
         ),
-        _part(services, SERVICE_FIELDS, f"{hidden:,} services of other tenants" if hidden else ""),
+        _part(services, SERVICE_FIELDS, other_services_text(answer.other_services)),
         _gpu_part(gpu_rows(answer.gpus), width),
         _part(answer.waiting, waiting_fields(now_s)),
     ]

@@ -33,6 +33,7 @@ from slicewise.slurm_plugin.cli.views.overview import (
     gpu_columns,
     gpu_rows,
     loan_fields,
+    other_services_text,
     others_text,
     table_lines,
     title,
@@ -89,8 +90,7 @@ def _table(answer: OverviewAnswer, view: View, now_s: float) -> Table:
             rest = others_text(answer.others) if answer.others is not None else ""
             return Table(view, TENANT_FIELDS, answer.tenants, rest)
         case "services":
-            hidden = answer.other_services
-            rest = f"{hidden:,} services of other tenants" if hidden else ""
+            rest = other_services_text(answer.other_services)
             return Table(view, SERVICE_FIELDS, answer.services, rest)
         case "GPUs":
             return Table(view, (), gpu_rows(answer.gpus))

@@ -94,6 +94,7 @@ def test_with_json_usage_errors_are_json_too(
         (("ledger", "statement", "--by", "month"), "'month' is not one of"),
         (("rebalance", "show", "latest"), "It must be a valid integer."),
         (("repartition", "history", "--lines", "0"), "It must be greater than or equal to 1."),
+        (("budget", "set", "vision", "--reason", "x"), "Give what to set: --period"),
     ],
 )
 def test_a_wrong_value_is_told_without_the_words_of_a_library(

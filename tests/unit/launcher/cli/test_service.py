@@ -464,6 +464,13 @@ def test_a_name_that_is_nobodys_or_everybodys(name: str, code: str):
     assert caught.value.refusal.code == code
 
 
+def test_what_was_not_asked_for_is_not_said_to_be_none():
+    """Events and history get the services of the one name that they asked for."""
+    with pytest.raises(InvalidInputError) as caught:
+        choose("nobody", ())
+    assert caught.value.refusal.hint == "All that you may see: slicewise service list"
+
+
 def test_the_shell_completes_names(place, checked, monkeypatch):
     lives(monkeypatch, invoke("render", "chat.toml"))
     assert (complete_service("ch"), complete_service("b")) == (["chat"], [])

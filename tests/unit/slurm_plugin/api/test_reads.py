@@ -107,7 +107,7 @@ async def test_history_of_an_own_account_without_any_is_gaps(reads: Reads, past:
 
 @pytest.mark.parametrize("about", ["vision/\0", "\0", "vision\n"])
 def test_history_of_control_characters_is_refused(about: str):
-    with pytest.raises(InvalidInputError, match="SW-WIRE"):
+    with pytest.raises(InvalidInputError, match="SW-VALUE"):
         HistoryRequest.of(about=about, since_s=0, until_s=1)
 
 

@@ -68,6 +68,14 @@ def test_a_pipe_gets_every_row_and_no_styles(capsys: pytest.CaptureFixture[str])
         assert name in text
 
 
+def test_who_has_no_service_is_told_of_the_others_alone(capsys: pytest.CaptureFixture[str]):
+    answer = busy().model_copy(update={"services": (), "other_services": 1})
+    PipeConsole().print(present.Screen(answer, NOW_S))
+    lines = capsys.readouterr().out.splitlines()
+    assert " 1 service of other tenants" in lines
+    assert "None." not in lines
+
+
 def test_colours_are_styles_alone():
     with_colours = shown(busy(), color_system="standard")
     assert "\x1b[" in with_colours
