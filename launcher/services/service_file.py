@@ -11,6 +11,7 @@ from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.service import ANY_HOST, ServiceSpec, service_spec
 from slicewise.cluster.language.toml_text import read_toml
+from slicewise.cluster.runtime.input_file import bounded_text
 from slicewise.launcher.rules.engines.engine import MediaFetch
 from slicewise.launcher.rules.engines.model_files import listed
 from slicewise.launcher.rules.engines.registry import engine_named
@@ -27,8 +28,8 @@ _LOG = re.compile(r"(\d+)_\d+\.log(?:\.1)?")
 def read_service_file(path: Path) -> ServiceSpec:
     """Return the ``[service]`` table of a file.
 
-    Raises InvalidInputError (SW-SERVICE) if the file can't be read, or naming each bad key and what
-    is allowed.
+    Raises InvalidInputError as ``read_tables`` does, or SW-SERVICE naming each bad key and what is
+    allowed.
     """
     content = read_tables(path)
     table = content.get(TABLE)
@@ -38,9 +39,12 @@ def read_service_file(path: Path) -> ServiceSpec:
 
 
 def read_tables(path: Path) -> Mapping[str, object]:
-    """Return the tables of a file; raises InvalidInputError (SW-SERVICE)."""
+    """Return the tables of a file.
+
+    Raises InvalidInputError: SW-SERVICE if it can't be read, SW-VALUE if it is too long.
+    """
     try:
-        return read_toml(path.read_text(encoding="utf-8"))
+        return read_toml(bounded_text(path))
     except OSError as error:
         raise _unreadable(path, str(error.strerror)) from None
     except UnicodeDecodeError:

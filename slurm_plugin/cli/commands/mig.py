@@ -20,6 +20,7 @@ from slicewise.cluster.language.gpus import parted
 from slicewise.cluster.language.gpus.layouts import Layout, Placement, geometry
 from slicewise.cluster.language.gpus.mig_profiles import Board, board, boards, profile_of, sources
 from slicewise.cluster.runtime.console import FittingTable, column, console, print_json
+from slicewise.cluster.runtime.input_file import input_text
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.slurm_plugin.cli.commands.costs import costs_app
 from slicewise.slurm_plugin.cli.commands.mig_instances import instances
@@ -208,21 +209,13 @@ def import_(
     or for --model. Exits 1 if instances of an entry don't fit beside each other, if a model that is
     shown lacks one of the profiles, or if no model has them.
     """
-    found = list(_model_layouts(_chosen(parted.parse(_read(file)), selected_config), model))
+    found = list(_model_layouts(_chosen(parted.parse(input_text(file)), selected_config), model))
     if as_json:
         print_json(found)
     else:
         console().print(_layouts_table(found))
     if any(layout.layout is None for layout in found):
         raise typer.Exit(1)
-
-
-def _read(file: Path) -> str:
-    try:
-        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise InvalidInputError(Code.INPUT_FILE, f"{file} can't be read: {why}.") from None
 
 
 def _chosen(configs: parted.Configs, name: str | None) -> Iterable[tuple[str, parted.Entry]]:

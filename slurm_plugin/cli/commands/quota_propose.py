@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
 from slicewise.cluster.language.slurm.account_dump import DumpedAccount, parse_account_dump
 from slicewise.cluster.language.toml_text import read_toml, toml_key
 from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.runtime.input_file import input_text
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.rules.limits.drift import KnownLimits, is_ours_alone
 from slicewise.slurm_plugin.rules.quota.coldfront import parse_allocations
@@ -20,7 +20,6 @@ from slicewise.slurm_plugin.rules.quota.quota_file import FileFaults, table_upda
 from slicewise.slurm_plugin.rules.quota.tenants import changed, updated
 from slicewise.slurm_plugin.rules.quota.types import LimitKey, Policy, TenantUpdate
 
-STANDARD_INPUT = Path("-")
 _QUOTA = "slicewise_quota"
 _NUMBER = re.compile(r"(0|[1-9][0-9]*)(\.[0-9]+)?")
 
@@ -28,14 +27,9 @@ _NUMBER = re.compile(r"(0|[1-9][0-9]*)(\.[0-9]+)?")
 def read_accounts(file: Path) -> tuple[DumpedAccount, ...]:
     """Return the accounts of a dump of sacctmgr or of an answer of ColdFront; - is standard input.
 
-    Raises InvalidInputError (SW-INPUT-FILE).
+    Raises InvalidInputError (SW-INPUT-FILE, SW-VALUE).
     """
-    try:
-        text = sys.stdin.read() if file == STANDARD_INPUT else file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(
-            Code.INPUT_FILE, f"{file} can't be read: {error}.", "Name a readable text file."
-        ) from None
+    text = input_text(file)
     # A dump begins with a comment or a cluster.
     return (parse_allocations if text.lstrip().startswith("[") else parse_account_dump)(text)
 

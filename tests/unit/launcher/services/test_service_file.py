@@ -40,6 +40,10 @@ def test_a_good_file_is_a_service(tmp_path: Path):
     assert read_service_file(file).name == "chat"
 
 
+def test_a_file_without_end_is_refused_before_it_is_read_whole():
+    assert code_of(lambda: read_service_file(Path("/dev/zero"))) == "SW-VALUE"
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [

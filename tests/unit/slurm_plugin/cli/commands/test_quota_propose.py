@@ -154,3 +154,18 @@ def test_wrong_words_in_coldfront_are_named_with_their_account(
 def test_a_file_that_is_not_there_is_said(ledger: LimitLedger, tmp_path: Path):
     with pytest.raises(SlicewiseError, match="SW-INPUT-FILE"):
         proposed(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("/nowhere/dump.cfg", "/nowhere/dump.cfg can't be read: No such file or directory."),
+        ("/dev/zero", "/dev/zero has more than 16,000,000 characters."),
+    ],
+)
+def test_a_file_that_is_not_there_or_has_no_end_is_refused(
+    ledger: LimitLedger, file: str, said: str
+):
+    with pytest.raises(SlicewiseError) as error:
+        CliRunner().invoke(app, ("tenant-quota", "propose", file), catch_exceptions=False)
+    assert error.value.refusal.message == said

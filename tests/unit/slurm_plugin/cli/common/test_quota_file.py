@@ -190,3 +190,8 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path):
     (tmp_path / "latin.toml").write_bytes(b"# \xe9\n")
     with pytest.raises(InvalidInputError, match="UTF-8"):
         read_quota_file(tmp_path / "latin.toml", {}, SETTINGS)
+
+
+def test_a_file_without_end_is_refused_before_it_is_read_whole():
+    with pytest.raises(InvalidInputError, match="SW-VALUE"):
+        read_quota_file(Path("/dev/zero"), {}, SETTINGS)
