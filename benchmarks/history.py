@@ -53,6 +53,7 @@ def _facts(size: Size) -> OverviewFacts:
         observed_s=_BEGIN_S,
         complete=True,
         launcher_silent_s=0.0,
+        ledger_silent_s=0.0,
         unadmitted=0,
         jobs=found.jobs,
         seats={},

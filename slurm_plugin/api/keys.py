@@ -52,8 +52,12 @@ class ServiceKeys:
         self._grants = GrantsAnswer(opens={})
 
     async def turn(self) -> None:
-        """Read the valid keys again; raises what the ledger raises."""
+        """Read the valid keys again; raises what the ledger raises.
+
+        Of all that reads the ledger this is done most often, whichever daemon leads.
+        """
         self._grants = await asyncio.to_thread(self._ledger.keys.grants)
+        self._cluster_state.hear_ledger()
 
     def grants(self) -> GrantsAnswer:
         """The valid keys' hashes with what they open, and the tenants that require a key.

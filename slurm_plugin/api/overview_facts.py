@@ -29,6 +29,7 @@ def facts_now(
         observed_s=state.view.observed_s,
         complete=state.view.complete,
         launcher_silent_s=time.monotonic() - state.heard_s,
+        ledger_silent_s=time.monotonic() - state.ledger_heard_s,
         unadmitted=state.unadmitted.count,
         jobs=jobs,
         seats=seats,

@@ -114,6 +114,7 @@ class ClusterState:
         looked_monotonic_s: the same moment by the monotonic clock, which nothing sets.
         heard_s: when the launcher, or another process that may set desired slots, was last heard
             of, by the monotonic clock.
+        ledger_heard_s: when the ledger last answered, by the monotonic clock.
         pacing: when the next look is due; ``acted`` of it makes one due immediately.
         unadmitted: jobs that slurmctld took without slicewise.lua, in mode enforce.
         is_uninstalled: whether Slicewise was uninstalled from Slurm; then nothing is changed there,
@@ -172,7 +173,7 @@ class ClusterState:
         self.looked_monotonic_s = 0.0
         # The same of the newest look, which may be at some arrays alone.
         self._newest_monotonic_s = 0.0
-        self.heard_s = time.monotonic()
+        self.heard_s = self.ledger_heard_s = time.monotonic()
         self.view = ViewAnswer(observed_s=0.0, complete=False, services=(), tenants=())
         self.snapshot: Snapshot | None = None
         self.unadmitted = Unadmitted()
@@ -280,6 +281,10 @@ class ClusterState:
     def hear(self) -> None:
         """Note that the launcher is alive, so leases are extended."""
         self.heard_s = time.monotonic()
+
+    def hear_ledger(self) -> None:
+        """Note that the ledger answers."""
+        self.ledger_heard_s = time.monotonic()
 
     def set_shares(self, shares: Mapping[str, float]) -> None:
         """Set the share term of each tenant's priority; admission uses it from the next look on."""

@@ -71,6 +71,7 @@ def facts(*jobs: JobView, nodes: tuple[NodeView, ...] | None = None, **more: Any
         "observed_s": NOW_S - 2,
         "complete": True,
         "launcher_silent_s": 1.0,
+        "ledger_silent_s": 1.0,
         "unadmitted": 0,
         "jobs": jobs,
         "seats": seats_of(jobs, GPU),

@@ -24,7 +24,7 @@ from slicewise.slurm_plugin.rules.quota.nodes import node_capacity
 from slicewise.slurm_plugin.rules.quota.tenants import payers
 
 _LATE_S = 30.0
-"""Age of a look at Slurm, or of the launcher's last word, that is no pause any more."""
+"""Age of a look at Slurm, or of the launcher's or the ledger's last word, that is no pause."""
 _NODES = 4
 """Most nodes, and items of one kind, that are named one by one."""
 _SOON_S = 86_400
@@ -80,6 +80,13 @@ def _of_site(facts: OverviewFacts) -> Iterator[AttentionItem]:
             Code.UNINSTALLED,
             "Slicewise was taken out of Slurm: no limits are set",
             "slicewise compile --again",
+        )
+    if facts.ledger_silent_s > _LATE_S:
+        yield _error(
+            Code.DATABASE_DOWN,
+            f"PostgreSQL has not answered the daemon for {facts.ledger_silent_s:.0f} s: admission"
+            " goes on from memory, charging catches up",
+            "slicewise doctor --section ledger",
         )
     if facts.services and facts.mode == "enforce" and facts.launcher_silent_s > _LATE_S:
         yield _error(

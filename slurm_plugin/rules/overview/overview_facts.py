@@ -76,7 +76,7 @@ class OverviewFacts:
     Attributes:
         now_s: Unix seconds.
         observed_s, complete: see ``ViewAnswer``.
-        launcher_silent_s: seconds since the launcher was heard of.
+        launcher_silent_s, ledger_silent_s: seconds since each was heard of.
         unadmitted: jobs with GPUs that slurmctld took without slicewise.lua.
         seats: which jobs hold GPUs where.
         reports: what the launcher reported lately, by tenant and service.
@@ -101,6 +101,7 @@ class OverviewFacts:
     observed_s: float
     complete: bool
     launcher_silent_s: float
+    ledger_silent_s: float
     unadmitted: int
     jobs: tuple[JobView, ...] = field(hash=False)
     seats: Seats = field(hash=False)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from builders.nodes import a_node
@@ -13,9 +14,13 @@ from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
 
 from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.language.jobs import JobView
+from slicewise.cluster.language.leader import ALONE
+from slicewise.cluster.rpc.key_messages import GrantsAnswer
 from slicewise.cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
 from slicewise.slurm_plugin.api import overview_reads
 from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.keys import ServiceKeys
+from slicewise.slurm_plugin.api.rate_limit import RateLimiter
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.rules.overview.overview import overview
 from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts
@@ -58,6 +63,18 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each question be about a moment of its own."""
     monkeypatch.setattr(overview_reads, "_FRESH_S", -1.0)
     monkeypatch.setattr(overview_reads, "_SHARE", -1.0)
+
+
+class Grants:
+    """Valid keys that the ledger gives, unless it is down."""
+
+    def __init__(self) -> None:
+        self.is_down = False
+
+    def grants(self) -> GrantsAnswer:
+        if self.is_down:
+            raise UnreachableError("SW-DATABASE-DOWN", "down")
+        return GrantsAnswer(opens={})
 
 
 @pytest.fixture
@@ -199,3 +216,27 @@ async def test_a_daemon_that_stands_by_sends_readers_to_the_one_that_leads(state
     state._leader = OtherLeads()  # type: ignore[assignment]
     with pytest.raises(UnreachableError, match="SW-DAEMON-STANDBY"):
         await asked(Reads(settings(), ScriptedSlurm(), ScriptedLedger(), state))
+
+
+async def test_a_ledger_that_answers_no_more_is_told_of_until_it_answers(
+    state: ClusterState, monkeypatch: pytest.MonkeyPatch
+):
+    at_once(monkeypatch)
+    ledger: Any = ScriptedLedger()
+    monkeypatch.setattr(type(ledger), "keys", grants := Grants())
+    reads = Reads(settings(), ScriptedSlurm(), ledger, state)
+    keys = ServiceKeys(ledger, state, reads, ALONE, rates=RateLimiter(), operators=frozenset({0}))
+
+    async def codes() -> list[str]:
+        return [one.code for one in (await asked(reads)).attention]
+
+    await keys.turn()
+    assert "SW-DATABASE-DOWN" not in await codes()
+    state.ledger_heard_s -= 180
+    grants.is_down = True
+    with pytest.raises(UnreachableError):
+        await keys.turn()
+    assert "SW-DATABASE-DOWN" in await codes()
+    grants.is_down = False
+    await keys.turn()
+    assert "SW-DATABASE-DOWN" not in await codes()

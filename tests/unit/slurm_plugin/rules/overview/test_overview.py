@@ -347,6 +347,20 @@ def test_what_is_wrong_stands_with_the_command_that_mends_it_the_worst_first():
     assert overview(now, ALICE).attention == ()
 
 
+def test_a_ledger_that_is_silent_is_told_of_to_operators_once_it_is_no_pause():
+    silent = facts(ledger_silent_s=180.0)
+    assert found(overview(silent, ROOT)) == [
+        (Severity.ERROR, "SW-DATABASE-DOWN", "", "slicewise doctor --section ledger")
+    ]
+    assert (
+        overview(silent, ROOT)
+        .attention[0]
+        .what.startswith("PostgreSQL has not answered the daemon for 180 s")
+    )
+    assert overview(silent, ALICE).attention == ()
+    assert overview(facts(ledger_silent_s=20.0), ROOT).attention == ()
+
+
 def test_the_slices_of_a_drained_node_are_those_of_its_boards():
     cut = a_node("n1", "IDLE", "DRAIN", gpus={LARGE: 1, SMALL: 3, "pad1": 3})
     answer = overview(facts(nodes=(cut,)), ROOT)
