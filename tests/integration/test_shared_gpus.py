@@ -72,8 +72,9 @@ def test_without_a_price_no_shard_is_had(users: Users) -> None:
     assert refused.status != 0
     assert "SW-GRES" in refused.text
     # Beside slicewise.lua nothing would hold them: Slurm bills no TRES that has no weight.
-    warnings = "\n".join(_warnings(users))
-    assert "GPUs that jobs share by shard, which has no price" in warnings
+    # The daemon looks at nodes now and then.
+    unpriced = "GPUs that jobs share by shard, which has no price"
+    until(lambda: unpriced in "\n".join(_warnings(users)))
 
 
 def _warnings(users: Users) -> list[str]:

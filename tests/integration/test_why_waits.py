@@ -214,7 +214,7 @@ def test_the_overview_shows_users_own_tenants_and_top_why_a_job_waits(
     with terminal(sandbox, "alice", ("slicewise", "top")) as screen:
         until(lambda: lab.name in screen.text())
         before = screen.modes() | termios.ICANON | termios.ECHO | termios.ISIG
-        screen.type("4")
+        screen.type("5")
         until(lambda: "QOSGrpBilling" in screen.text())
         # By the account, which has no other waiting job: numbers of jobs are found in other texts.
         screen.type("/" + lab.name + "\r")
