@@ -88,7 +88,9 @@ def row(service: dict) -> str:
         service["url"],
     )
     line = "".join(f"<td>{escaped(cell)}</td>" for cell in cells)
-    return f'<tr title="{escaped(service["reason"] or "")}">{line}</tr>'
+    # Null if the launcher told nothing.
+    report = service["report"] or {"reason": ""}
+    return f'<tr title="{escaped(report["reason"])}">{line}</tr>'
 
 
 def escaped(value: object) -> str:

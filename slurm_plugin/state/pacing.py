@@ -56,8 +56,9 @@ class Pacing:
 
     def alone(self) -> frozenset[int]:
         """Return the arrays that are to be looked at now; none where a look at all jobs is due."""
+        is_asked = self._changed.is_set() and not self.has_spent_all
         is_due = self._due_s() <= time.monotonic()
-        arrays = frozenset() if is_due or self.has_spent_all else self._arrays
+        arrays = self._arrays if is_asked and not is_due else frozenset()
         self._arrays -= arrays
         self._changed.clear()
         return arrays

@@ -15,7 +15,7 @@ import yaml
 from slicewise.launcher.cli.json_outputs import schema_of
 
 APP = Path(__file__).parents[2] / "etc" / "ondemand"
-SERVICE = {
+SERVICE: dict[str, Any] = {
     "service": "vision/bert",
     "state": "ready",
     "slots": {"ready": [0, 1], "held": [2]},
@@ -24,7 +24,7 @@ SERVICE = {
     "profile": "3g.40gb",
     "backlog": 0,
     "url": "http://gateway.example.org/vision/bert",
-    "reason": "2 wanted",
+    "report": {"reason": "2 wanted"},
 }
 Asked = Callable[..., tuple[str, str]]
 
@@ -114,4 +114,10 @@ def test_all_that_it_reads_is_in_the_commands_schema():
         and node.value.id == "service"
     }
     assert read == SERVICE.keys()
-    assert read <= schema_of("service list")["items"]["properties"].keys()
+    schema = schema_of("service list")
+    assert read <= schema["items"]["properties"].keys()
+    assert SERVICE["report"].keys() <= schema["$defs"]["ServiceReport"]["properties"].keys()
+
+
+def test_a_service_of_which_the_launcher_told_nothing(asked: Asked):
+    assert '<tr title="">' in asked(listing({**SERVICE, "report": None}))[1]
