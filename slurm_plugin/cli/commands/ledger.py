@@ -25,6 +25,7 @@ from slicewise.cluster.runtime.time_options import local_time
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.cli.commands.ledger_db import ledger_db_app
+from slicewise.slurm_plugin.cli.common.answer_pages import pages
 from slicewise.slurm_plugin.cli.common.books import Books
 from slicewise.slurm_plugin.cli.common.ledger_days import ledger_days
 from slicewise.slurm_plugin.cli.common.options import (
@@ -345,10 +346,7 @@ def export(
 
 def _exported(daemon: DaemonClient, since_s: int) -> Iterator[Mapping[str, object]]:
     """Yield every transfer up to the one that was the newest at the first question."""
-    answer = daemon.call(ExportRequest(since_s=since_s))
-    yield from answer.rows
-    while answer.more is not None:
-        answer = daemon.call(ExportRequest(since_s=since_s, after=answer.more))
+    for answer in pages(lambda after: daemon.call(ExportRequest(since_s=since_s, after=after))):
         yield from answer.rows
 
 

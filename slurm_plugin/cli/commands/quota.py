@@ -10,6 +10,7 @@ from slicewise.cluster.language.units import millislices_from_text
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime.output_options import Json, Watch, show
 from slicewise.cluster.settings.read import load_settings
+from slicewise.slurm_plugin.cli.common.answer_pages import pages
 from slicewise.slurm_plugin.cli.common.options import (
     AnyTenant,
     Overcommit,
@@ -151,12 +152,11 @@ def show_loans(
 
     def look() -> LoansAnswer:
         request = LoansRequest.of(tenant=tenant, past=with_past)
-        answer = daemon.call(request)
-        changes, before = answer.changes, answer.more
-        while before is not None:
-            page = daemon.call(request.model_copy(update={"before": before}))
-            changes, before = changes + page.changes, page.more
-        return answer.model_copy(update={"changes": changes})
+        answers = tuple(
+            pages(lambda before: daemon.call(request.model_copy(update={"before": before})))
+        )
+        changes = tuple(change for answer in answers for change in answer.changes)
+        return answers[0].model_copy(update={"changes": changes})
 
     if with_past:
         show(

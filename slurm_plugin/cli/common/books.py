@@ -3,6 +3,7 @@
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
 from slicewise.cluster.rpc.messages import ViewRequest
+from slicewise.slurm_plugin.cli.common.answer_pages import pages
 from slicewise.slurm_plugin.common.ledger_requests import StatementRequest
 from slicewise.slurm_plugin.rules.accounting.statement import totals
 from slicewise.slurm_plugin.rules.accounting.types import Statement
@@ -22,13 +23,11 @@ class Books:
         third are the tenants below that one of whose runs it has none but those that it pays for.
         """
         request = StatementRequest.of(tenant=tenant, since_s=since_s)
-        answer = first = self._daemon.call(request)
-        rows = [*answer.rows]
-        while answer.more is not None:
-            request = request.model_copy(update={"after": answer.more})
-            answer = self._daemon.call(request)
-            rows += answer.rows
-        return Statement(tuple(rows), totals(tuple(rows))), answer.now_s, first.charged_below
+        answers = tuple(
+            pages(lambda after: self._daemon.call(request.model_copy(update={"after": after})))
+        )
+        rows = tuple(row for answer in answers for row in answer.rows)
+        return Statement(rows, totals(rows)), answers[-1].now_s, answers[0].charged_below
 
     def tenants(self) -> tuple[str, ...]:
         """Return the names of the tenants that the caller may see."""
