@@ -141,9 +141,7 @@ class BudgetDesk(LedgerDesk):
                     "The daemon begins it within seconds. Then try again.",
                 )
             self._ledger.budgets.enter(entry, None)
-            at_s = self._cluster_state.clock.shown_s
-            view = ledger_view_now(self._ledger, self._settings, at_s)
-            return left_millislice_s(view).get(entry.tenant)
+            return left_millislice_s(self._reads.ledger_view()).get(entry.tenant)
 
         left = await self._change(principal, change)
         return BudgetEnterAnswer(entry=entry, left_millislice_s=left)

@@ -23,7 +23,6 @@ from slicewise.slurm_plugin.rules.quota.calendar import (
     overcommitted_at,
 )
 from slicewise.slurm_plugin.rules.quota.calendar_times import moments
-from slicewise.slurm_plugin.rules.quota.nodes import capacity
 
 _OF_CAPACITY = (WindowKind.NOMINAL, WindowKind.CAP)
 
@@ -99,10 +98,7 @@ class CalendarDesk(LedgerDesk):
             self._reads.require_complete_view()
         except SlicewiseError as error:
             return None, f"Without Slurm: {error}"
-        settings = self._settings
-        partitions = frozenset(settings.cluster.partitions)
-        nodes = self._cluster_state.nodes
-        return capacity(nodes, partitions, settings.costs, settings.whole_boards), ""
+        return self._reads.capacity_millislices(), ""
 
     def _above(self, window: Window, whole: int, *, is_removed: bool) -> str:
         """Say from when on and by how much quotas would exceed the cluster; "" if not at all."""

@@ -20,7 +20,6 @@ from slicewise.slurm_plugin.common.compile_requests import (
     LimitsPlanRequest,
 )
 from slicewise.slurm_plugin.ledger.store import Ledger
-from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
 from slicewise.slurm_plugin.quota_cycle.compile import compared, compile_limits
 from slicewise.slurm_plugin.quota_cycle.uninstall import want_again
 from slicewise.slurm_plugin.rules.round.wanted import SlurmNow
@@ -62,9 +61,7 @@ class CompileDesk(LedgerDesk):
         return await self._read(principal, partial(self._compared, shown))
 
     def _compared(self, shown: SlurmNow) -> LimitsPlanAnswer:
-        at_s = self._cluster_state.clock.shown_s
-        ledger_view = ledger_view_now(self._ledger, self._settings, at_s)
-        seen = compared(ledger_view, shown, self._settings)
+        seen = compared(self._reads.ledger_view(), shown, self._settings)
         return LimitsPlanAnswer(
             differences=seen.differences,
             changed_by_hand=seen.out_of_band,

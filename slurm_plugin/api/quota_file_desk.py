@@ -13,15 +13,13 @@ from slicewise.slurm_plugin.common.quota_file_requests import (
     QuotaFileAnswer,
     QuotaFileRequest,
 )
-from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
-from slicewise.slurm_plugin.quota_cycle.compile import compared
 from slicewise.slurm_plugin.rules.accounting.budgets import Amend, amend_of
 from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange
 from slicewise.slurm_plugin.rules.limits.changes import stages
 from slicewise.slurm_plugin.rules.limits.desired import desired_limits, differences
 from slicewise.slurm_plugin.rules.quota.capacity import require_capacity
 from slicewise.slurm_plugin.rules.quota.types import Budget, Policy
-from slicewise.slurm_plugin.rules.round.wanted import SlurmNow
+from slicewise.slurm_plugin.rules.round.wanted import SlurmNow, wanted_limits
 
 
 class QuotaFileDesk(LedgerDesk):
@@ -70,10 +68,10 @@ class QuotaFileDesk(LedgerDesk):
         self, request: QuotaFile, shown: SlurmNow
     ) -> tuple[PlannedChange, QuotaFileAnswer]:
         ledger, settings, cluster_state = self._ledger, self._settings, self._cluster_state
-        ledger_view = ledger_view_now(ledger, settings, cluster_state.clock.shown_s)
-        found = compared(ledger_view, shown, settings).found
-        accounts = {name: row.parent for name, row in found.accounts.items()}
+        ledger_view = self._reads.ledger_view()
         inputs = world_now(ledger_view, ledger, settings, cluster_state)
+        found = wanted_limits(inputs, shown, settings.cluster.name, settings.billing).found
+        accounts = {name: row.parent for name, row in found.accounts.items()}
         change = planned_now(request.file, request.text, accounts, inputs, settings)
         limits = desired_limits(change.plan.allowed, found, ledger_view.known)
         differing = differences(limits, found)

@@ -66,9 +66,11 @@ from slicewise.slurm_plugin.ledger.history_answers import history_answer, histor
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.summaries import balance_lines, budget_statuses, ledger_view_now
 from slicewise.slurm_plugin.quota_cycle.compile import LimitReader, slurm_now
+from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.accounting.types import StatementRow
 from slicewise.slurm_plugin.rules.explain.headroom import explain, situation
 from slicewise.slurm_plugin.rules.quota.accounts import Accounts
+from slicewise.slurm_plugin.rules.quota.nodes import capacity
 from slicewise.slurm_plugin.rules.quota.tenants import subtree
 from slicewise.slurm_plugin.rules.round.wanted import SlurmNow
 from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
@@ -215,7 +217,7 @@ class Reads:
 
     def _explanation(self, tenant: str, principal: Principal) -> HeadroomAnswer:
         cluster_state = self._cluster_state
-        ledger_view = ledger_view_now(self._ledger, self._settings, cluster_state.clock.shown_s)
+        ledger_view = self.ledger_view()
         require_known(tenant, ledger_view.tenants.keys(), principal)
         inputs = world_of(
             ledger_view,
@@ -252,9 +254,7 @@ class Reads:
         )
 
     def _balances(self, request: BalanceRequest, principal: Principal) -> BalanceAnswer:
-        ledger_view = ledger_view_now(
-            self._ledger, self._settings, self._cluster_state.clock.shown_s
-        )
+        ledger_view = self.ledger_view()
         if request.tenant is not None:
             require_known(
                 request.tenant, ledger_view.tenants.keys() | ledger_view.balances.keys(), principal
@@ -264,9 +264,7 @@ class Reads:
         )
 
     def _statuses(self, request: BudgetsRequest, principal: Principal) -> BudgetsAnswer:
-        ledger_view = ledger_view_now(
-            self._ledger, self._settings, self._cluster_state.clock.shown_s
-        )
+        ledger_view = self.ledger_view()
         if request.tenant is not None:
             require_known(request.tenant, ledger_view.tenants.keys(), principal)
         zone = self._settings.ledger.time_zone
@@ -304,6 +302,17 @@ class Reads:
         with self._in_line(uid):
             async with self._slurm_turn[self._is_operator(uid)]:
                 return await slurm_now(self._slurm, cluster_state.jobs, cluster_state.nodes)
+
+    def ledger_view(self) -> LedgerView:
+        """Read all that the ledger says, at the moment that the daemon shows."""
+        return ledger_view_now(self._ledger, self._settings, self._cluster_state.clock.shown_s)
+
+    def capacity_millislices(self) -> int:
+        """Return what the managed GPUs that were seen last come to."""
+        settings = self._settings
+        partitions = frozenset(settings.cluster.partitions)
+        nodes = self._cluster_state.nodes
+        return capacity(nodes, partitions, settings.costs, settings.whole_boards)
 
     def require_complete_view(self) -> None:
         """Raise UnreachableError (SW-SLURM-DOWN) if Slurm was not seen whole."""

@@ -17,7 +17,6 @@ from slicewise.slurm_plugin.common.record_requests import (
     RememberedLimitsRequest,
 )
 from slicewise.slurm_plugin.ledger.charges import MOST_SEALED
-from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
 from slicewise.slurm_plugin.rules.snapshot.contents import ledger_values
 
 _PAGE_ROWS = 5000
@@ -84,8 +83,6 @@ class RecordDesk(LedgerDesk):
 
     async def _ledger_view(self, _: LedgerViewRequest, principal: Principal) -> LedgerViewAnswer:
         def read() -> LedgerViewAnswer:
-            at_s = self._cluster_state.clock.shown_s
-            view = ledger_view_now(self._ledger, self._settings, at_s)
-            return LedgerViewAnswer(view=ledger_values(view))
+            return LedgerViewAnswer(view=ledger_values(self._reads.ledger_view()))
 
         return await self._read(principal, read)

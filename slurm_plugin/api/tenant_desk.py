@@ -39,7 +39,7 @@ from slicewise.slurm_plugin.common.tenant_requests import (
     TenantStatusesAnswer,
     TenantStatusesRequest,
 )
-from slicewise.slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
+from slicewise.slurm_plugin.ledger.summaries import left_millislice_s
 from slicewise.slurm_plugin.rules.accounting.budgets import Amend
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.accounting.overview import Details, OverviewInput, tenant_statuses
@@ -58,7 +58,7 @@ from slicewise.slurm_plugin.rules.quota.accounts import (
 from slicewise.slurm_plugin.rules.quota.attributes import quota_values
 from slicewise.slurm_plugin.rules.quota.capacity import overcommitment_warnings, require_capacity
 from slicewise.slurm_plugin.rules.quota.loan_lines import loan_lines
-from slicewise.slurm_plugin.rules.quota.nodes import capacity, instances_of
+from slicewise.slurm_plugin.rules.quota.nodes import instances_of
 from slicewise.slurm_plugin.rules.quota.quota_texts import calendar_notes
 from slicewise.slurm_plugin.rules.quota.tenants import changed, children, require_tenant
 from slicewise.slurm_plugin.rules.quota.type_limits import TypeOfQuota
@@ -129,7 +129,7 @@ class TenantDesk(LedgerDesk):
         self, _: TenantStatusesRequest, principal: Principal
     ) -> TenantStatusesAnswer:
         seen, why_not = await self._try_to_look(principal)
-        view = await self._read(principal, self._view)
+        view = await self._read(principal, self._reads.ledger_view)
         return TenantStatusesAnswer(
             statuses=tenant_statuses(_gathered(view, seen)),
             calendar_notes=tuple(calendar_notes(view.tenants, view.policy)),
@@ -143,7 +143,7 @@ class TenantDesk(LedgerDesk):
         seen, why_not = await self._try_to_look(principal)
 
         def read() -> tuple[LedgerView, QuotaChange]:
-            view = self._view()
+            view = self._reads.ledger_view()
             require_tenant(view.policy, name)
             return view, self._ledger.tenants.history(name)[0]
 
@@ -415,9 +415,6 @@ class TenantDesk(LedgerDesk):
 
     # Looks
 
-    def _view(self) -> LedgerView:
-        return ledger_view_now(self._ledger, self._settings, self._cluster_state.clock.shown_s)
-
     @property
     def _partitions(self) -> frozenset[str]:
         return frozenset(self._settings.cluster.partitions)
@@ -432,9 +429,8 @@ class TenantDesk(LedgerDesk):
     async def _look(self, principal: Principal) -> SlurmSeen:
         self._reads.require_complete_view()
         accounts = await self._reads.accounts(principal.uid)
-        nodes, settings = self._cluster_state.nodes, self._settings
-        whole = capacity(nodes, self._partitions, settings.costs, settings.whole_boards)
-        return SlurmSeen(accounts, whole, instances_of(nodes, self._partitions))
+        instances = instances_of(self._cluster_state.nodes, self._partitions)
+        return SlurmSeen(accounts, self._reads.capacity_millislices(), instances)
 
 
 def _no_budget(tenant: str, _: Budget) -> Amend:

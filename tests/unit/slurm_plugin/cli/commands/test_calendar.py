@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.client import DaemonClient
-from slicewise.slurm_plugin.api import calendar_desk
 from slicewise.slurm_plugin.api.calendar_desk import CalendarDesk
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.cli.commands import calendar
@@ -84,7 +83,7 @@ class FakeLedger(LedgerParts):
 def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
     fake, slurm = FakeLedger(), ScriptedSlurm()
     monkeypatch.setattr(calendar, "load_settings", lambda: SETTINGS)
-    monkeypatch.setattr(calendar_desk, "capacity", lambda *_: 14_000)
+    monkeypatch.setattr(Reads, "capacity_millislices", lambda _: 14_000)
     monkeypatch.setattr(time, "time", lambda: MONDAY_S + 12 * 3600.0)
     cluster_state = sync_of(slurm)
     asyncio.run(cluster_state.turn())

@@ -237,7 +237,7 @@ def slurm_has(
         return accounts
 
     monkeypatch.setattr(Reads, "accounts", found)
-    monkeypatch.setattr(tenant_desk, "capacity", lambda *_: capacity_millislices)
+    monkeypatch.setattr(Reads, "capacity_millislices", lambda _: capacity_millislices)
     monkeypatch.setattr(tenant_desk, "instances_of", lambda *_: instances)
 
 
@@ -533,7 +533,7 @@ def test_quotas_say_where_the_calendar_has_another_now(
     view = ledger_view_now(ledger, SETTINGS)  # type: ignore[arg-type]
     at_night = Window(1, "bio", WindowKind.NOMINAL, Millislices(2000))
     seen = replace(view, windows=(at_night,))
-    monkeypatch.setattr(tenant_desk, "ledger_view_now", lambda *_: seen)
+    monkeypatch.setattr(Reads, "ledger_view", lambda _: seen)
     words = "By the calendar bio has now: nominal 2 slices (otherwise 6 slices).\n"
     assert said("tenant", "list").endswith(words)
     assert words in said("tenant", "show", "bio")
