@@ -1,7 +1,7 @@
 """Sites of made-up jobs: what quotas promise holds on the model of Slurm, whatever comes."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import inf
@@ -188,11 +188,8 @@ CUT = {"1g.10gb": 7, "a100": 2}
 BOTH = site_settings(whole=["a100"], name="test")
 
 
-@st.composite
-def policies_by_type(draw: st.DrawFn) -> Policy:
-    """All instances of a node, each guaranteed to one of the tenants."""
-    owners = {kind: [draw(st.sampled_from(NAMES)) for _ in range(n)] for kind, n in CUT.items()}
-    types = {name: {kind: owners[kind].count(name) for kind in CUT} for name in NAMES}
+def guaranteed(types: Mapping[str, Mapping[str, int]]) -> Policy:
+    """A tenant for each name, whose nominal is what it is guaranteed of each type."""
     return {
         name: replace(
             one,
@@ -204,6 +201,14 @@ def policies_by_type(draw: st.DrawFn) -> Policy:
         )
         for name, one in tenants(**dict.fromkeys(NAMES, 0)).items()
     }
+
+
+@st.composite
+def policies_by_type(draw: st.DrawFn) -> Policy:
+    """All instances of a node, each guaranteed to one of the tenants."""
+    owners = {kind: [draw(st.sampled_from(NAMES)) for _ in range(n)] for kind, n in CUT.items()}
+    types = {name: {kind: owners[kind].count(name) for kind in CUT} for name in NAMES}
+    return guaranteed(types)
 
 
 @st.composite
@@ -223,17 +228,7 @@ def jobs_of_both(draw: st.DrawFn) -> tuple[HistoryJob, ...]:
 def test_a_job_that_goes_first_makes_no_older_one_of_its_tenant_wait_for_another_grace() -> None:
     """The shorter job took its place in the own quota, and the grace began anew."""
     types = {"a": {"1g.10gb": 4, "a100": 1}, "b": {"1g.10gb": 2}, "c": {"1g.10gb": 1, "a100": 1}}
-    policy = {
-        name: replace(
-            one,
-            quota=replace(
-                one.quota,
-                nominal_millislices=Millislices(run_cost(types[name], BOTH.costs)),
-                type_nominals=types[name],
-            ),
-        )
-        for name, one in tenants(**dict.fromkeys(NAMES, 0)).items()
-    }
+    policy = guaranteed(types)
     jobs = (
         past("a", {"a100": 1}, 13, 2834.0),
         past("b", {"a100": 1}, 46, 700.0),
