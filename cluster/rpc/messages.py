@@ -16,8 +16,8 @@ VERSION = 1
 """Version of submissions."""
 ANSWER_LIMIT = 64 * 1024 * 1024
 """Bytes of one answer (a view of 1,000 services has 3 MiB)."""
-REQUEST_LIMIT = 64 * 1024
-"""Most bytes of a request's body; the longest is a check, which holds a service's directives."""
+REQUEST_LIMIT = 256 * 1024
+"""Most bytes of a request's body; the longest is a batch of usage."""
 
 
 Count = Annotated[int, Field(ge=0, lt=2**32)]
