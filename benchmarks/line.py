@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.rpc.key_messages import GrantsAnswer
 from slicewise.cluster.settings.gateway import GatewaySettings, LimitSettings
 from slicewise.launcher.gateway import identity
 from slicewise.launcher.gateway.haproxy import HaproxyRuntime, prepare
@@ -109,7 +110,7 @@ class Line:
         target = Endpoint("127.0.0.1", ports[0], ports[-1], "".join(lines[1:-1]))
         route = Route(self.service, self.concurrency, {target: ServerMode.READY}, self.engine.pool)
         try:
-            await runtime.set_keys({})
+            await runtime.set_grants(GrantsAnswer())
             await runtime.apply(plan_routes(await runtime.observe(), [route]).changes)
         except SlicewiseError:
             return False

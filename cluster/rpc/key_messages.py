@@ -4,6 +4,7 @@ from typing import Self
 
 from pydantic import Field
 
+from slicewise.cluster.language.persons import NOBODY
 from slicewise.cluster.rpc.message import (
     NO_CONTROLS,
     Answer,
@@ -94,29 +95,41 @@ class KeyListRequest(Request, Asks[KeysAnswer], get="keys"):
     """Asks for keys of the tenants that the user belongs to; of all for root and SlurmUser."""
 
 
+class KeyGrant(Message):
+    """What one key opens, and whose it is.
+
+    Attributes:
+        opens: TENANT, or TENANT/SERVICE for a key of one service.
+        person: whose key it is; ``NOBODY`` for a name that can be no person's.
+        expires_s: Unix seconds from which it lets no request in; None: never.
+    """
+
+    opens: str
+    key_id: str
+    person: str = NOBODY
+    expires_s: float | None = None
+
+
 class GrantsAnswer(Answer):
     """What keys open; revoked and expired keys are left out.
 
     Attributes:
-        opens: TENANT, or TENANT/SERVICE for a key of one service, by the key's SHA-256 in
-            hexadecimal.
-        expires_s: Unix seconds, by the SHA-256 of each key that expires.
+        keys: by the key's SHA-256 in hexadecimal.
         protected: tenants that ever had a key and were not opened since, in order, because
             revoking the last key must not open their services to every client.
     """
 
-    opens: dict[str, str]
-    expires_s: dict[str, float] = Field(default_factory=dict)
+    keys: dict[str, KeyGrant] = Field(default_factory=dict)
     protected: tuple[str, ...] = ()
 
     def at(self, now_s: float) -> Self:
         """Return the answer without the keys that have expired by then."""
-        over = {key for key, end_s in self.expires_s.items() if end_s <= now_s}
-        if not over:
-            return self
-        opens = {key: opened for key, opened in self.opens.items() if key not in over}
-        left = {key: end_s for key, end_s in self.expires_s.items() if key not in over}
-        return self.model_copy(update={"opens": opens, "expires_s": left})
+        left = {
+            sha256: key
+            for sha256, key in self.keys.items()
+            if key.expires_s is None or now_s < key.expires_s
+        }
+        return self if len(left) == len(self.keys) else self.model_copy(update={"keys": left})
 
 
 class GrantsRequest(Request, Asks[GrantsAnswer], get="key-grants", asker="launcher"):

@@ -29,6 +29,7 @@ from slicewise.cluster.language.errors import (
     UnreachableError,
 )
 from slicewise.cluster.language.service import tenant_of
+from slicewise.cluster.rpc.key_messages import GrantsAnswer
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.gateway import GatewaySettings
 from slicewise.launcher.gateway import identity
@@ -45,6 +46,7 @@ from slicewise.launcher.gateway.runtime_api import (
     files_needed,
     glance_questions,
     idle_questions,
+    key_entry,
     map_text,
     old_workers,
     parse,
@@ -206,18 +208,18 @@ class HaproxyRuntime:
         if (known := self._known or known) is not None:
             self._known = known.with_changes(made)
 
-    async def set_keys(self, opens: Mapping[str, str], protected: Iterable[str] = ()) -> None:
+    async def set_grants(self, grants: GrantsAnswer) -> None:
         """Admit requests with these API keys and no others; tenants that have a key require one.
 
-        ``opens`` gives TENANT, or TENANT/SERVICE for a key of one service, by a key's SHA-256 in
-        lower-case hexadecimal; ``protected`` are further tenants that require a key. Both are also
-        written to files, with which HAProxy starts. Streams that another key has let in are ended.
-        Raises OSError if this user may not write the files, after HAProxy was told.
+        What is granted is also written to files, with which HAProxy starts. Streams that another
+        key has let in are ended. Raises OSError if this user may not write the files, after HAProxy
+        was told.
         """
-        tenants = map(tenant_of, opens.values())
-        asked = dict.fromkeys({*tenants, *protected, TOLD_KEY}, "yes")
+        tenants = (tenant_of(key.opens) for key in grants.keys.values())
+        asked = dict.fromkeys({*tenants, *grants.protected, TOLD_KEY}, "yes")
+        keys = {sha256: key_entry(key) for sha256, key in grants.keys.items()}
         # In this order no request with a valid key is refused in between.
-        wanted = {self._maps.keys: dict(opens), self._maps.protected: asked}
+        wanted = {self._maps.keys: keys, self._maps.protected: asked}
         unwritten: OSError | None = None
         for path, entries in wanted.items():
             try:
@@ -227,8 +229,8 @@ class HaproxyRuntime:
         for path, entries in wanted.items():
             shown = _parsed_map(await _ask(self._socket, f"show map {path}"))
             await self._tell(entry_commands(path, shown, entries))
-        await _end_streams(partial(_ask, self._socket), opens.keys())
-        await self._replaced.end_streams(opens.keys())
+        await _end_streams(partial(_ask, self._socket), keys.keys())
+        await self._replaced.end_streams(keys.keys())
         if unwritten is not None:
             raise unwritten
 

@@ -11,6 +11,7 @@ from string import digits
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from slicewise.cluster.rpc.key_messages import KeyGrant
 from slicewise.cluster.settings.gateway import GatewaySettings
 from slicewise.launcher.gateway.pem import pem
 from slicewise.launcher.rules.engines.registry import ENGINES
@@ -142,7 +143,7 @@ class Maps:
 
     @cached_property
     def keys(self) -> Path:
-        """Map of tenants, by the SHA-256 of an API key in lower-case hexadecimal."""
+        """Map of what API keys open and whose they are, by a key's SHA-256 in hexadecimal."""
         return self.directory / "keys.map"
 
     @cached_property
@@ -307,6 +308,11 @@ def entry_commands(
         ),
         *(f"del map {path} {key}" for key in sorted(shown.keys() - wanted.keys())),
     )
+
+
+def key_entry(key: KeyGrant) -> str:
+    """Return a key's value in the map of keys: ``TENANT[/SERVICE],KEY_ID,PERSON``."""
+    return f"{key.opens},{key.key_id},{key.person}"
 
 
 def map_text(entries: Mapping[str, str]) -> str:

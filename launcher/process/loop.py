@@ -76,7 +76,7 @@ _ANY_GROUP = (
     "install etc/haproxy-openssl.cnf with its drop-in (docs/how-to/gateway.md) and restart HAProxy"
 )
 _DAEMON_CHANGES = frozenset({"set_desired_slots", "retire", "report_services", "note_uses"})
-_RUNTIME_CHANGES = frozenset({"apply", "keep", "set_keys"})
+_RUNTIME_CHANGES = frozenset({"apply", "keep", "set_grants"})
 
 _LOG = logging.getLogger("slicewise.launcher")
 
@@ -350,8 +350,7 @@ class Launcher:
         if self._state is None or not self._leader.leads():
             return
         try:
-            granted = await self._daemon.grants()
-            await self._runtime.set_keys(granted.opens, granted.protected)
+            await self._runtime.set_grants(await self._daemon.grants())
         except (SlicewiseError, OSError) as error:
             self._reporter.once("", "keys_not_set", str(error))
         else:

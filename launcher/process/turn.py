@@ -82,9 +82,7 @@ class Runtime(Protocol):
     async def hear_held(self, told: Callable[[], None]) -> None: ...  # noqa: D102
     async def timings(self) -> Mapping[str, Timings]: ...  # noqa: D102
     def keep(self, routes: Mapping[str, str]) -> None: ...  # noqa: D102
-    async def set_keys(  # noqa: D102
-        self, opens: Mapping[str, str], protected: Collection[str] = ()
-    ) -> None: ...
+    async def set_grants(self, grants: GrantsAnswer) -> None: ...  # noqa: D102
     async def key_ages(self) -> Mapping[str, float]: ...  # noqa: D102
 
 

@@ -49,7 +49,7 @@ class ServiceKeys:
         self._leader = leader
         self._rates = rates
         self._operators = operators
-        self._grants = GrantsAnswer(opens={})
+        self._grants = GrantsAnswer()
 
     async def turn(self) -> None:
         """Read the valid keys again; raises what the ledger raises.

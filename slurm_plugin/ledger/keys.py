@@ -10,7 +10,8 @@ from sqlalchemy.dialects.postgresql import insert
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
-from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyView
+from slicewise.cluster.language.persons import person_of
+from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyGrant, KeyView
 from slicewise.cluster.runtime.database import reading, writing
 from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
 from slicewise.slurm_plugin.ledger.tables import (
@@ -56,7 +57,7 @@ class Keys(LedgerPart):
         key = api_keys.c
         mine = key.cluster == self._cluster
         expires_s = extract("epoch", key.expires_at).label("expires_s")
-        columns = (key.sha256, key.tenant, key.service, expires_s)
+        columns = (key.sha256, key.tenant, key.service, key.key_id, key.author, expires_s)
         valid = select(*columns).where(mine, _is_valid())
         with reading(self._engine) as connection:
             connection.execute(DEADLINE)
@@ -64,8 +65,7 @@ class Keys(LedgerPart):
             closed = select(key.tenant).where(mine, ~_is_opened()).distinct()
             tenants = connection.execute(closed).scalars()
             return GrantsAnswer(
-                opens={row.sha256: _opened(row) for row in granted},
-                expires_s={row.sha256: row.expires_s for row in granted if row.expires_s},
+                keys={row.sha256: _grant(row) for row in granted},
                 protected=tuple(sorted(tenants)),
             )
 
@@ -215,8 +215,13 @@ def _key(row: Any) -> KeyView:
     )
 
 
-def _opened(row: Any) -> str:
-    return f"{row.tenant}/{row.service}" if row.service else str(row.tenant)
+def _grant(row: Any) -> KeyGrant:
+    return KeyGrant(
+        opens=f"{row.tenant}/{row.service}" if row.service else row.tenant,
+        key_id=row.key_id,
+        person=person_of(row.author),
+        expires_s=row.expires_s,
+    )
 
 
 def _time(at_s: float | None) -> datetime | None:

@@ -342,7 +342,7 @@ async def test_haproxy_killed_while_a_service_gets_server_lines_loses_no_later_r
             gateway.runtime.keep(plan.routes)
             await gateway.kill()
             await gateway.start()
-            await gateway.runtime.set_keys({})
+            await gateway.set_keys({})
             asked = gateway.asking(3)
             await gateway.route(ready)
             assert statuses(await asyncio.gather(*asked)) == {200}
@@ -529,7 +529,7 @@ async def test_a_request_that_waits_for_its_route_goes_on_where_a_reload_leads(
 
 async def test_a_name_with_a_comma_does_not_get_around_a_tenants_key(gateway: Harness, replicas):
     """It would wait for its route, and be read as ``t/a`` in the process that a reload starts."""
-    await gateway.runtime.set_keys({"a" * 64: "t"})
+    await gateway.set_keys({"a" * 64: "t"})
     await gateway.kill()
     await gateway.start()
     asked = asyncio.create_task(gateway.ask(f"/other,t/a{INFER}"))

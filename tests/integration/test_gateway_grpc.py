@@ -141,7 +141,7 @@ async def test_a_call_without_metadata_is_told_which_it_lacks(
     gateway: Harness, metadata: dict[str, str]
 ):
     """Before its key is checked: with a good one it was told that the key is another tenant's."""
-    await gateway.runtime.set_keys({"a" * 64: "t"})
+    await gateway.set_keys({"a" * 64: "t"})
     error = await refused(gateway, **metadata)
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "SW-GATEWAY-METADATA" in str(error.details())

@@ -11,6 +11,7 @@ import aiohttp
 import grpc
 import pytest
 from gateway_harness import (
+    CONFIGURATION,
     INFER,
     STREAM,
     Harness,
@@ -23,6 +24,7 @@ from gateway_harness import (
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from waiting import PATIENCE_S
 
+from slicewise.cluster.rpc.key_messages import KeyGrant
 from slicewise.launcher.gateway.runtime_api import Maps
 from slicewise.launcher.rules.gateway.routing import MarkComplete, Route
 from slicewise.launcher.rules.gateway.types import Load, ServerMode
@@ -37,7 +39,7 @@ KEYS = {sha256(key.encode()).hexdigest(): of for key, of in ((KEY, "t"), (OTHER,
 async def test_a_tenant_with_a_key_is_protected(gateway: Harness, replicas):
     await gateway.set_replicas((replicas[0], ServerMode.READY))
     assert (await gateway.ask())[0] == 200
-    await gateway.runtime.set_keys(KEYS)
+    await gateway.set_keys(KEYS)
     for headers, expected in (
         ({}, (401, "SW-GATEWAY-KEY:")),
         ({"x_api_key": "nonsense"}, (401, "SW-GATEWAY-KEY:")),
@@ -53,7 +55,7 @@ async def test_a_tenant_with_a_key_is_protected(gateway: Harness, replicas):
 
 
 async def test_who_may_not_use_a_tenants_services_does_not_learn_which_there_are(gateway: Harness):
-    await gateway.runtime.set_keys(KEYS)
+    await gateway.set_keys(KEYS)
     assert (await gateway.ask("/t/none/v2"))[0] == 401
     assert (await gateway.ask("/t/none/v2", x_api_key=KEY))[0] == 404
 
@@ -62,7 +64,7 @@ async def test_who_reads_no_refusal_loses_his_connection_and_not_haproxys_memory
     gateway: Harness,
 ):
     """Each kept 16 KiB and a coroutine for ten minutes, without a key and without a bound."""
-    await gateway.runtime.set_keys(KEYS)
+    await gateway.set_keys(KEYS)
     clients = [await unread(gateway.settings.bind, "/t/a/v2", 600) for _ in range(2)]
     until_closed = [asyncio.create_task(client.read(-1)) for client in clients]
     # More than 1,000 of one host are too many, whichever of its connections the next one is of.
@@ -79,7 +81,7 @@ async def test_nothing_that_a_client_says_leads_round_a_key(gateway: Harness, re
         for service, one in zip(("t/a", "open/b"), replicas, strict=True)
     )
     await gateway.route(closed, free)
-    await gateway.runtime.set_keys(KEYS)
+    await gateway.set_keys(KEYS)
     named = {"x_slicewise_service": "t/a", "slicewise_service": "t/a"}
     assert (await gateway.ask(f"/open/b{INFER}", **named))[0] == 200
     assert replicas[1].headers["x-slicewise-service"] == "open/b"
@@ -94,7 +96,7 @@ async def test_of_two_keys_the_one_that_opens_is_the_request_s(gateway: Harness,
     both = {one.endpoint: ServerMode.READY for one in replicas}
     await gateway.route(*(Route(one, 4, both, "pool") for one in ("t/a", "t/b")))
     of_b, of_a = "swk_bbbb_secret", "swk_aaaa_secret"
-    await gateway.runtime.set_keys({**KEYS, digest(of_b): "t/b", digest(of_a): "t/a"})
+    await gateway.set_keys({**KEYS, digest(of_b): "t/b", digest(of_a): "t/a"})
     used, a, b = set[str](), f"/t/a{INFER}", f"/t/b{INFER}"
     for number, (first, second, path, opener) in enumerate(
         (
@@ -133,7 +135,7 @@ async def test_a_key_of_one_service_opens_that_one_and_its_use_is_seen(gateway: 
         for service, one in zip(("t/a", "t/b"), replicas, strict=True)
     )
     await gateway.route(one, other)
-    await gateway.runtime.set_keys({**KEYS, digest(REVOKED): "t/b"})
+    await gateway.set_keys({**KEYS, digest(REVOKED): "t/b"})
     status, text = await gateway.ask(x_api_key=REVOKED)
     assert (status, error_of(text)[:23]) == (403, "SW-GATEWAY-KEY-SERVICE:")
     assert await gateway.runtime.key_ages() == {}
@@ -144,13 +146,13 @@ async def test_a_key_of_one_service_opens_that_one_and_its_use_is_seen(gateway: 
     assert ages.keys() == {digest(REVOKED), digest(KEY)}
     assert min(ages.values()) >= 0
     # Its tenant wants keys, though it has none for all of its services.
-    await gateway.runtime.set_keys({digest(REVOKED): "t/b"})
+    await gateway.set_keys({digest(REVOKED): "t/b"})
     assert (await gateway.ask())[0] == 401
 
 
 async def test_keys_go_with_grpc_metadata(gateway: Harness, replicas):
     await gateway.set_replicas((replicas[0], ServerMode.READY))
-    await gateway.runtime.set_keys(KEYS)
+    await gateway.set_keys(KEYS)
     found = {}
     async with gateway.channel() as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -174,10 +176,10 @@ async def test_a_revoked_key_lets_nobody_in_and_its_tenant_may_stay_protected(
     gateway: Harness, replicas
 ):
     await gateway.set_replicas((replicas[0], ServerMode.READY))
-    await gateway.runtime.set_keys(KEYS)
-    await gateway.runtime.set_keys({}, protected=["t"])
+    await gateway.set_keys(KEYS)
+    await gateway.set_keys({}, protected=["t"])
     assert (await gateway.ask(x_api_key=KEY))[0] == 401
-    await gateway.runtime.set_keys({})
+    await gateway.set_keys({})
     assert (await gateway.ask())[0] == 200
 
 
@@ -188,7 +190,7 @@ async def test_a_revoked_key_ends_its_streams_and_nothing_else(
     """On one connection of HTTP/2 with a stream of another key, and by HTTP."""
     await gateway.set_replicas((replicas[0], ServerMode.READY))
     both = {**KEYS, digest(REVOKED): "t"}
-    await gateway.runtime.set_keys(both)
+    await gateway.set_keys(both)
     async with gateway.channel() as channel, AsyncExitStack() as ended:
         revoked, kept = stream(channel, REVOKED), stream(channel, KEY)
         assert [await echo(one, "0") for one in (revoked, kept)] == ["0", "0"]
@@ -200,16 +202,16 @@ async def test_a_revoked_key_ends_its_streams_and_nothing_else(
             await gateway.set_replicas((replicas[0], ServerMode.READY))
             # Until the process that was replaced has answered: before, nothing is asked of it.
             await eventually(lambda: gateway.waits(Load(in_flight=3)))
-        await gateway.runtime.set_keys(both)
+        await gateway.set_keys(both)
         assert [await echo(one, "1") for one in (revoked, kept)] == ["1", "1"]
         assert not by_http.done()
-        await gateway.runtime.set_keys(KEYS)
+        await gateway.set_keys(KEYS)
 
         async def have_ended() -> bool:
             if replaced:
                 # That process has half a second to answer; as the launcher does, it is told again.
                 await gateway.runtime.observe()
-                await gateway.runtime.set_keys(KEYS)
+                await gateway.set_keys(KEYS)
             return revoked.done() and by_http.done()
 
         # Without a word from their clients.
@@ -244,7 +246,7 @@ async def echo(stream: grpc.aio.StreamStreamCall, word: str) -> str:
 
 
 async def test_after_a_start_keys_hold_before_any_launcher_says_so(gateway: Harness, replicas):
-    await gateway.runtime.set_keys(KEYS)
+    await gateway.set_keys(KEYS)
     keys = Maps(gateway.settings.directory).keys
     assert "secret" not in keys.read_text()
     await gateway.kill()
@@ -268,7 +270,7 @@ async def test_nobody_comes_in_before_the_first_word_about_keys(gateway: Harness
     assert await half_closed(gateway) == b""
     await asyncio.sleep(0.5)
     assert not any(request.done() for request in asked)
-    await gateway.runtime.set_keys(KEYS)
+    await gateway.set_keys(KEYS)
     assert statuses(await asyncio.gather(*asked)) == {401}
     assert (await gateway.ask(x_api_key=KEY))[0] == 200
 
@@ -288,7 +290,7 @@ async def half_closed(gateway: Harness) -> bytes:
 async def test_every_service_may_want_a_key(tmp_path: Path):
     async with gateway_up(tmp_path, require_keys=True) as gateway:
         assert (await gateway.ask())[0] == 401
-        await gateway.runtime.set_keys(KEYS)
+        await gateway.set_keys(KEYS)
         assert (await gateway.ask(x_api_key=KEY))[0] == 404
 
 
@@ -417,3 +419,40 @@ async def shakes_hands(address: str, group: str) -> bool:
     )
     said, _ = await client.communicate()
     return b"BEGIN CERTIFICATE" in said
+
+
+@pytest.mark.promise("A request has a payer, a person and a key.")
+async def test_a_request_is_its_key_s_person_s_and_tenant_s(gateway: Harness, replicas):
+    """In whichever header the key came that opens what is asked for."""
+    configuration = gateway.settings.directory / CONFIGURATION
+    before = "    # No engine answers another method"
+    shown = '    http-after-response set-header x-whose "%[var(txn.payer)] %[var(txn.person)]'
+    text = configuration.read_text()
+    assert text.count(before) == 1
+    configuration.write_text(text.replace(before, f'{shown} %[var(txn.key_id)]"\n{before}'))
+    await gateway.reload()
+    await gateway.runtime.apply([MarkComplete()])
+    target = {replicas[0].endpoint: ServerMode.READY}
+    await gateway.route(*(Route(name, 4, target, "pool") for name in ("t/a", "open/c")))
+    of_a = KeyGrant(opens="t/a", key_id="a" * 12, person="anna")
+    of_bob = KeyGrant(opens="t", key_id="b" * 12, person="bob@example.org")
+    await gateway.set_keys({digest(KEY): of_a, digest(OTHER): of_bob, digest(REVOKED): "t/b"})
+    anna, bob, nobody = (
+        f"t anna {'a' * 12}",
+        f"t bob@example.org {'b' * 12}",
+        "open - -",
+    )
+    for x_api_key, bearer, path, whose in (
+        (KEY, "dummy", "/t/a", anna),
+        ("dummy", KEY, "/t/a", anna),
+        (KEY, OTHER, "/t/a", anna),
+        (OTHER, KEY, "/t/a", bob),
+        (REVOKED, OTHER, "/t/a", bob),
+        ("dummy", "dummy", "/open/c", nobody),
+        # Where no key is wanted, who sends one still pays.
+        (KEY, "dummy", "/open/c", anna),
+    ):
+        headers = {"x-api-key": x_api_key, "authorization": f"Bearer {bearer}"}
+        url = f"{gateway.settings.url}{path}{INFER}"
+        async with gateway.session.post(url, headers=headers) as answer:
+            assert (answer.status, answer.headers["x-whose"]) == (200, whose)

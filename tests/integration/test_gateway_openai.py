@@ -171,7 +171,7 @@ async def test_a_model_behind_a_long_prompt_leads_to_the_service_s_own_address(
 ):
     """As clients write it that send the messages first."""
     await serve(gateway, replicas[0])
-    await gateway.runtime.set_keys(KEYS)
+    await gateway.set_keys(KEYS)
     for path in (CHAT, "/v1/completions?a=b"):
         status, _, head = await redirected(gateway, LONG, f"/t{path}", x_api_key=ONE)
         assert (status, head["location"]) == (307, f"/t/chat{path}")
@@ -250,7 +250,7 @@ async def test_a_key_opens_what_it_says_and_nothing_is_read_for_who_has_none(
     gateway: Harness, replicas
 ):
     await serve(gateway, replicas[0])
-    await gateway.runtime.set_keys(KEYS)
+    await gateway.set_keys(KEYS)
     named, other = json.dumps(ASKED).encode(), b'{"model": "none"}'
     found = [
         (await posted(gateway, body, x_api_key=key))
@@ -354,7 +354,7 @@ async def test_an_unknown_model_is_named_as_it_was_sent(gateway: Harness, replic
 async def test_of_two_keys_of_services_the_model_says_which_is_right(gateway: Harness, replicas):
     await serve(gateway, replicas[0])
     none = "swk_cdef_secret"
-    await gateway.runtime.set_keys({**KEYS, sha256(none.encode()).hexdigest(): "t/none"})
+    await gateway.set_keys({**KEYS, sha256(none.encode()).hexdigest(): "t/none"})
     sent = json.dumps(ASKED).encode()
     for first, second in ((none, ONE), (ONE, none), ("dummy", ONE), (OTHER, ONE)):
         headers = {"x_api_key": first, "Authorization": f"Bearer {second}"}
@@ -366,7 +366,7 @@ async def test_of_two_keys_of_services_the_model_says_which_is_right(gateway: Ha
 
 async def test_models_are_those_that_a_key_opens_also_while_they_sleep(gateway: Harness, replicas):
     models = {"t/chat": POOL, "t/none": POOL, "t/tensors": "pool", "u/secret": POOL}
-    await gateway.runtime.set_keys(KEYS)
+    await gateway.set_keys(KEYS)
     listed: dict[str, list[str]] = {}
     async with statistics_up(gateway) as turned:
         turned(models=models)
@@ -409,7 +409,7 @@ async def counts(gateway: Harness, wanted: Mapping[str, int]) -> None:
 async def test_an_adapter_is_a_model_of_the_service_before_its_colon(gateway: Harness, replicas):
     replicas[0].work_s = 0.0
     await serve(gateway, replicas[0], adapters=ADAPTERS)
-    await gateway.runtime.set_keys(KEYS)
+    await gateway.set_keys(KEYS)
     for key in (KEY, ONE):
         body = b'{"model": "chat:legal"}'
         status, answer = await posted(gateway, body, x_api_key=key)
@@ -494,7 +494,7 @@ async def test_no_client_loads_or_unloads_an_adapter(gateway: Harness, replicas)
 
 
 async def test_adapters_are_listed_with_their_service_as_parent(gateway: Harness, replicas):
-    await gateway.runtime.set_keys(KEYS)
+    await gateway.set_keys(KEYS)
     async with statistics_up(gateway) as turned, client_of(gateway) as client:
         turned(models={"t/chat": POOL}, adapters=ADAPTERS)
         found = {one.id: one.to_dict().get("parent") async for one in client.models.list()}
@@ -593,7 +593,7 @@ async def test_answers_in_one_piece_are_timed_and_streams_end_with_their_key(
     gateway: Harness, replicas
 ):
     await serve(gateway, replicas[0])
-    await gateway.runtime.set_keys(KEYS)
+    await gateway.set_keys(KEYS)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(client_of(gateway))
         await client.chat.completions.create(model="chat", messages=[])
@@ -616,8 +616,8 @@ async def test_answers_in_one_piece_are_timed_and_streams_end_with_their_key(
             return (timings.came, timings.answered) == (3, 3)
 
         await eventually(are_timed)
-        await gateway.runtime.set_keys({})
-        await gateway.runtime.set_keys({}, protected=["t"])
+        await gateway.set_keys({})
+        await gateway.set_keys({}, protected=["t"])
         for stream in streams:
             with pytest.raises(openai.APIError):
                 async for _ in stream:

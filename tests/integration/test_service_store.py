@@ -11,7 +11,7 @@ from psycopg.sql import SQL, Identifier
 
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
-from slicewise.cluster.rpc.key_messages import GrantsAnswer
+from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyGrant
 from slicewise.cluster.rpc.order_messages import ServiceOrder
 from slicewise.cluster.rpc.read_messages import GenerationRecord
 from slicewise.cluster.runtime.database import postgres_engine
@@ -104,7 +104,7 @@ def test_clusters_that_share_a_database_do_not_share_orders_keys_or_states(
     StateStore(database, "testing").curves.save({"vision/1": {"b": 1}}, ())
     with Ledger(database, "other") as other:
         assert (other.orders.standing(), other.keys.all()) == ({}, ())
-        assert other.keys.grants() == GrantsAnswer(opens={})
+        assert other.keys.grants() == GrantsAnswer()
     assert StateStore(database, "other").load() == StateStore(database, "other").curves.load() == {}
     assert StateStore(database, "testing").load() == {"vision/bert": {"a": 1}}
     assert StateStore(database, "testing").curves.load() == {"vision/1": {"b": 1}}
@@ -210,18 +210,21 @@ def test_old_generations_that_never_ran_are_forgotten(
 def test_a_key_lets_in_until_it_is_revoked_and_its_tenant_stays_protected(ledger: Ledger) -> None:
     for number in range(2):
         ledger.keys.add(NewKey(IDS[number], "vision", "ci", HASHES[number], "alice"))
-    both = {HASHES[0]: "vision", HASHES[1]: "vision"}
-    assert ledger.keys.grants() == GrantsAnswer(opens=both, protected=("vision",))
+    both = {
+        HASHES[number]: KeyGrant(opens="vision", key_id=IDS[number], person="alice")
+        for number in range(2)
+    }
+    assert ledger.keys.grants() == GrantsAnswer(keys=both, protected=("vision",))
     for _ in range(2):
         ledger.keys.revoke(IDS[0], "olga")
-    left = GrantsAnswer(opens={HASHES[1]: "vision"}, protected=("vision",))
+    left = GrantsAnswer(keys={HASHES[1]: both[HASHES[1]]}, protected=("vision",))
     assert ledger.keys.grants() == left
     assert [(key.key_id, key.revoked_s is None) for key in ledger.keys.all()] == [
         (IDS[0], False),
         (IDS[1], True),
     ]
     ledger.keys.revoke(IDS[1], "olga")
-    assert ledger.keys.grants() == GrantsAnswer(opens={}, protected=("vision",))
+    assert ledger.keys.grants() == GrantsAnswer(protected=("vision",))
 
 
 def test_a_tenant_without_a_valid_key_is_opened_until_one_is_made_again(ledger: Ledger) -> None:
@@ -231,7 +234,8 @@ def test_a_tenant_without_a_valid_key_is_opened_until_one_is_made_again(ledger: 
         ledger.keys.open_tenant("vision", "alice")
     ledger.keys.revoke(IDS[0], "alice")
     ledger.keys.open_tenant("vision", "alice")
-    assert ledger.keys.grants() == GrantsAnswer(opens={HASHES[1]: "nlp"}, protected=("nlp",))
+    of_bob = KeyGrant(opens="nlp", key_id=IDS[1], person="bob")
+    assert ledger.keys.grants() == GrantsAnswer(keys={HASHES[1]: of_bob}, protected=("nlp",))
     ledger.keys.add(NewKey(IDS[2], "vision", "ci", HASHES[2], "alice"))
     assert ledger.keys.grants().protected == ("nlp", "vision")
 
@@ -258,9 +262,8 @@ def test_a_key_of_one_service_expires_and_its_last_use_is_kept(ledger: Ledger) -
     ends_s = int(time.time()) + 3600
     ledger.keys.add(NewKey(IDS[0], "vision", "ci", HASHES[0], "alice", "bert", ends_s))
     ledger.keys.add(NewKey(IDS[1], "vision", "ci", HASHES[1], "alice", expires_s=1))
-    assert ledger.keys.grants() == GrantsAnswer(
-        opens={HASHES[0]: "vision/bert"}, expires_s={HASHES[0]: ends_s}, protected=("vision",)
-    )
+    grant = KeyGrant(opens="vision/bert", key_id=IDS[0], person="alice", expires_s=ends_s)
+    assert ledger.keys.grants() == GrantsAnswer(keys={HASHES[0]: grant}, protected=("vision",))
     for used_s in (5.0, 7.5, 6.0):
         ledger.keys.note_uses({HASHES[0]: used_s, HASHES[2]: used_s})
     shown = {key.key_id: (key.service, key.expires_s, key.used_s) for key in ledger.keys.all()}
@@ -268,7 +271,7 @@ def test_a_key_of_one_service_expires_and_its_last_use_is_kept(ledger: Ledger) -
     # One that has expired does not count as valid.
     ledger.keys.revoke(IDS[0], "alice")
     ledger.keys.open_tenant("vision", "alice")
-    assert ledger.keys.grants() == GrantsAnswer(opens={})
+    assert ledger.keys.grants() == GrantsAnswer()
 
 
 def test_a_tenant_has_so_many_keys_even_if_all_are_made_at_once(ledger: Ledger) -> None:

@@ -17,7 +17,7 @@ from slicewise.cluster.language.errors import InvalidInputError, OutsideError, U
 from slicewise.cluster.rpc import client
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.exchange import UnsentError
-from slicewise.cluster.rpc.key_messages import GrantsAnswer, GrantsRequest
+from slicewise.cluster.rpc.key_messages import GrantsAnswer, GrantsRequest, KeyGrant
 from slicewise.cluster.rpc.message import Answered, Asks
 from slicewise.cluster.rpc.messages import (
     CheckRequest,
@@ -135,7 +135,8 @@ async def test_a_failure_of_a_newer_daemon_keeps_its_code(tmp_path: Path):
 
 
 async def test_the_keys_of_a_large_site_are_read(tmp_path: Path):
-    grants = GrantsAnswer(opens={f"{key:064x}": "language-models" for key in range(50_000)})
+    grant = KeyGrant(opens="language-models", key_id="a" * 12, person="alice")
+    grants = GrantsAnswer(keys={f"{key:064x}": grant for key in range(50_000)})
     answer, _ = await ask(tmp_path, grants.model_dump_json().encode(), GrantsRequest())
     assert answer == grants
 

@@ -34,7 +34,7 @@ from slicewise.cluster.language.slurm.interface import (
     Target,
     Tasks,
 )
-from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyView
+from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyGrant, KeyView
 from slicewise.cluster.rpc.messages import DesiredSlotsAnswer
 from slicewise.cluster.rpc.read_messages import GenerationRecord
 from slicewise.cluster.settings.file import DaemonSettings, Settings
@@ -405,12 +405,16 @@ class ScriptedLedger(MemoryStore):
         self._fail("grants")
         known = self.known_keys.values()
         return GrantsAnswer(
-            opens={
-                sha256: f"{key.tenant}/{key.service}" if key.service else key.tenant
+            keys={
+                sha256: KeyGrant(
+                    opens=f"{key.tenant}/{key.service}" if key.service else key.tenant,
+                    key_id=key.key_id,
+                    person=key.created_by,
+                    expires_s=key.expires_s,
+                )
                 for key, sha256 in known
                 if key.revoked_s is None
             },
-            expires_s={sha256: key.expires_s for key, sha256 in known if key.expires_s},
             protected=tuple(sorted({key.tenant for key, _ in known} - self.opened)),
         )
 

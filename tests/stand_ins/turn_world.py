@@ -90,7 +90,7 @@ class World:
         self.log.append(("retire", array_job_id))
 
     async def grants(self) -> GrantsAnswer:
-        return GrantsAnswer(opens={})
+        return GrantsAnswer()
 
     async def note_uses(self, used_s: Mapping[str, float]) -> None:
         self.used_s = used_s
@@ -98,8 +98,8 @@ class World:
     async def key_ages(self) -> Mapping[str, float]:
         return {"a" * 64: 5.0}
 
-    async def set_keys(self, opens: Mapping[str, str], protected: Collection[str] = ()) -> None:
-        self.granted = opens
+    async def set_grants(self, grants: GrantsAnswer) -> None:
+        self.granted = grants
 
     def look(self, replicas: Collection[Replica]) -> Mapping[Replica, Answer]:
         self.asked.extend(replicas)

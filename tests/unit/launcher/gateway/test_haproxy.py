@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyGrant
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.gateway import GatewaySettings
 from slicewise.launcher.gateway import haproxy
@@ -397,9 +398,10 @@ async def test_what_haproxy_refuses_of_keys_tells_no_digest(tmp_path: Path, answ
         writer.write(answer.encode() if known else b"Unknown command " + asked)
         writer.close()
 
+    keys = {"a" * 64: KeyGrant(opens="vision", key_id="b" * 12, person="alice")}
     async with await asyncio.start_unix_server(refuse, socket):
         with pytest.raises(OutsideError, match="SW-GATEWAY-FAILED") as raised:
-            await HaproxyRuntime(settings(tmp_path)).set_keys({"a" * 64: "vision"})
+            await HaproxyRuntime(settings(tmp_path)).set_grants(GrantsAnswer(keys=keys))
     assert "aaaa" not in str(raised.value)
 
 

@@ -13,7 +13,7 @@ from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, syn
 
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
 from slicewise.cluster.language.leader import ALONE
-from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeysAnswer
+from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyGrant, KeysAnswer
 from slicewise.cluster.rpc.message import (
     DoneAnswer,
     Request,
@@ -273,6 +273,7 @@ async def test_a_service_is_ordered_by_its_owner_and_operators_only(asked: Askin
 
 
 KEY = {"op": "key-create", "tenant": "vision", "name": "ci", "sha256": "a" * 64}
+OF_ALICE = KeyGrant(opens="vision", key_id="a" * 12, person="alice")
 
 
 async def test_keys_are_made_seen_and_revoked_by_members_of_their_tenant(asked: Asking):
@@ -328,10 +329,10 @@ async def test_the_launcher_is_told_what_keys_grant_at_once_and_without_revoked_
 ):
     await asked.as_user(ALICE, **KEY, key_id="a" * 12)
     granted = await asked.as_user(LAUNCHER, op="key-grants")
-    assert granted == GrantsAnswer(opens={"a" * 64: "vision"}, protected=("vision",))
+    assert granted == GrantsAnswer(keys={"a" * 64: OF_ALICE}, protected=("vision",))
     await asked.as_user(ALICE, op="key-revoke", key_id="a" * 12)
     granted = await asked.as_user(LAUNCHER, op="key-grants")
-    assert granted == GrantsAnswer(opens={}, protected=("vision",))
+    assert granted == GrantsAnswer(protected=("vision",))
 
 
 async def test_a_key_of_one_service_opens_it_alone_and_until_it_expires(asked: Asking):
@@ -339,8 +340,9 @@ async def test_a_key_of_one_service_opens_it_alone_and_until_it_expires(asked: A
     await asked.as_user(ALICE, **KEY, key_id="a" * 12, service="bert", expires_s=ends_s)
     granted = await asked.as_user(LAUNCHER, op="key-grants")
     assert isinstance(granted, GrantsAnswer)
-    assert (granted.opens, granted.at(ends_s - 1)) == ({"a" * 64: "vision/bert"}, granted)
-    assert granted.at(ends_s) == GrantsAnswer(opens={}, protected=("vision",))
+    grant = OF_ALICE.model_copy(update={"opens": "vision/bert", "expires_s": ends_s})
+    assert (granted.keys, granted.at(ends_s - 1)) == ({"a" * 64: grant}, granted)
+    assert granted.at(ends_s) == GrantsAnswer(protected=("vision",))
     # Also while the database can't be asked: the daemon itself knows when.
     await asked.as_user(ALICE, **{**KEY, "sha256": "b" * 64}, key_id="b" * 12, expires_s=1)
     assert await asked.as_user(LAUNCHER, op="key-grants") == granted
@@ -371,7 +373,7 @@ async def test_a_tenant_is_opened_again_by_its_members(asked: Asking):
     await asked.as_user(ALICE, op="key-revoke", key_id="a" * 12)
     assert await asked.code(BOB, op="key-open", tenant="vision") == "SW-TENANT-UNKNOWN"
     assert isinstance(await asked.as_user(ALICE, op="key-open", tenant="vision"), DoneAnswer)
-    assert await asked.as_user(LAUNCHER, op="key-grants") == GrantsAnswer(opens={})
+    assert await asked.as_user(LAUNCHER, op="key-grants") == GrantsAnswer()
 
 
 async def test_an_operators_key_for_a_tenant_that_there_is_not_is_refused(asked: Asking):

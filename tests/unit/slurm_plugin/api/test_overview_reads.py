@@ -74,7 +74,7 @@ class Grants:
     def grants(self) -> GrantsAnswer:
         if self.is_down:
             raise UnreachableError("SW-DATABASE-DOWN", "down")
-        return GrantsAnswer(opens={})
+        return GrantsAnswer()
 
 
 @pytest.fixture
