@@ -5,6 +5,7 @@ from typing import Self
 from pydantic import Field
 
 from slicewise.cluster.language.persons import NOBODY
+from slicewise.cluster.rpc.limit_messages import SubjectLimits
 from slicewise.cluster.rpc.message import (
     NO_CONTROLS,
     Answer,
@@ -117,10 +118,12 @@ class GrantsAnswer(Answer):
         keys: by the key's SHA-256 in hexadecimal.
         protected: tenants that ever had a key and were not opened since, in order, because
             revoking the last key must not open their services to every client.
+        limits: of each tenant, person and key that has any.
     """
 
     keys: dict[str, KeyGrant] = Field(default_factory=dict)
     protected: tuple[str, ...] = ()
+    limits: tuple[SubjectLimits, ...] = ()
 
     def at(self, now_s: float) -> Self:
         """Return the answer without the keys that have expired by then."""

@@ -118,6 +118,33 @@ COMMENT ON TABLE slicewise.api_key_openings
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.api_key_openings
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
 
+CREATE TABLE slicewise.request_limits (
+    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_request_limits PRIMARY KEY,
+    cluster text NOT NULL,
+    tenant text NOT NULL,
+    person text NOT NULL DEFAULT '',
+    key_id text NOT NULL DEFAULT '',
+    concurrent bigint,
+    requests_per_minute bigint,
+    tokens_per_minute bigint,
+    tokens_per_month bigint,
+    models text[],
+    is_exact boolean NOT NULL DEFAULT false,
+    by_operator boolean NOT NULL,
+    author text NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT ck_request_limits_one_subject CHECK (person = '' OR key_id = ''),
+    CONSTRAINT ck_request_limits_not_negative CHECK (
+        concurrent >= 0 AND requests_per_minute >= 0
+        AND tokens_per_minute >= 0 AND tokens_per_month >= 0)
+);
+CREATE INDEX ix_request_limits_latest
+    ON slicewise.request_limits (cluster, tenant, person, key_id, id);
+COMMENT ON TABLE slicewise.request_limits
+    IS 'Limits on the requests of a tenant, a person in it, or a key; a subject''s newest row holds. Append-only.';
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.request_limits
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
+
 CREATE TABLE slicewise.api_key_uses (
     cluster text,
     key_id text,

@@ -15,6 +15,7 @@ from slicewise.cluster.runtime.database import postgres_engine, reading, transla
 from slicewise.slurm_plugin.ledger.history_tables import HISTORY, history_subjects
 from slicewise.slurm_plugin.ledger.observation_tables import OBSERVED
 from slicewise.slurm_plugin.ledger.rebalance_tables import quota_window_ends, quota_windows
+from slicewise.slurm_plugin.ledger.request_limit_tables import request_limits
 from slicewise.slurm_plugin.ledger.tables import (
     SCHEMA,
     api_key_openings,
@@ -39,7 +40,7 @@ LAUNCHER_SCHEMA = "launcher"
 _APPENDED = (loan_changes, quota_changes, quota_windows, quota_window_ends)
 _APPENDED_BY_DAEMON = (
     *(service_orders, service_generations),
-    *(api_keys, api_key_revocations, api_key_openings),
+    *(api_keys, api_key_revocations, api_key_openings, request_limits),
 )
 _OWN_WORDS = frozenset({"id", "recorded_at"})
 """Columns that the database itself writes, so that neither order nor time of a row can be

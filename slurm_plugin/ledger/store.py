@@ -21,6 +21,7 @@ from slicewise.slurm_plugin.ledger.observations import ObservationSums
 from slicewise.slurm_plugin.ledger.orders import Orders
 from slicewise.slurm_plugin.ledger.rebalances import Rebalances
 from slicewise.slurm_plugin.ledger.repartitions import Repartitions
+from slicewise.slurm_plugin.ledger.request_limits import LimitsOfRequests
 from slicewise.slurm_plugin.ledger.tenants import Tenants
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.quota.calendar_times import moment
@@ -41,6 +42,7 @@ class Ledger:
         orders: what owners ordered for their services beside the scripts.
         generations: what was submitted of services.
         keys: API keys of tenants.
+        request_limits: limits on the requests of tenants, persons and keys.
         repartitions: the journal of repartitioning GPUs, and how each node was cut when last seen.
         observations: sums by day of what was decided and of what could be lent.
         history: figures over time of the cluster, tenants and services.
@@ -62,6 +64,7 @@ class Ledger:
         self.orders = Orders(database)
         self.generations = Generations(database)
         self.keys = Keys(database)
+        self.request_limits = LimitsOfRequests(database)
         self.repartitions = Repartitions(database)
         self.observations = ObservationSums(database)
         self.history = History(database)

@@ -339,8 +339,10 @@ class Harness:
     ) -> None:
         """Let these keys in, by SHA-256: mostly it is enough what each opens."""
         keys = {
-            key: KeyGrant(opens=of, key_id=key[:12], person="anna") if isinstance(of, str) else of
-            for key, of in opens.items()
+            key: KeyGrant(opens=grant, key_id=key[:12], person="anna")
+            if isinstance(grant, str)
+            else grant
+            for key, grant in opens.items()
         }
         await self.runtime.set_grants(GrantsAnswer(keys=keys, protected=tuple(protected)))
 

@@ -1,0 +1,47 @@
+"""Messages about limits on requests: of a tenant, of a person in it, of one key."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from slicewise.cluster.rpc.message import Message
+from slicewise.cluster.rpc.usage_messages import AllowanceSubject
+
+_MOST_REQUESTS = 1_000_000
+_MOST_MODELS = 100
+
+ModelText = Annotated[str, Field(pattern=r"^[a-z0-9_.-]{1,64}/[a-z0-9][a-z0-9-]{0,62}$")]
+"""A service, as OWNER/NAME."""
+Requests = Annotated[int, Field(ge=0, le=_MOST_REQUESTS)]
+Tokens = Annotated[int, Field(ge=0, lt=2**53)]
+
+
+class RequestLimits(Message):
+    """Limits on requests; None: unlimited, 0: none is let in.
+
+    Attributes:
+        concurrent: requests in flight and waiting, taken together.
+        requests_per_minute: of those that were let in, in any sixty seconds.
+        tokens_per_minute, tokens_per_month: prompt and output tokens together.
+        models: the only services that may be asked, as OWNER/NAME.
+        is_exact: whether a request is refused while no tokens could be set aside for it, as when
+            the ledger can't be asked; if not, it is let in.
+    """
+
+    concurrent: Requests | None = None
+    requests_per_minute: Requests | None = None
+    tokens_per_minute: Tokens | None = None
+    tokens_per_month: Tokens | None = None
+    models: Annotated[tuple[ModelText, ...], Field(max_length=_MOST_MODELS)] | None = None
+    is_exact: bool = False
+
+
+class SubjectLimits(AllowanceSubject):
+    """The limits of a tenant, of a person in it, or of one of its keys.
+
+    Attributes:
+        by_operator: whether an operator has set them: nobody else changes them then.
+    """
+
+    limits: RequestLimits
+    by_operator: bool = True
