@@ -20,6 +20,7 @@ from slicewise.cluster.language.gres import parse_gpu_requests
 from slicewise.cluster.language.jobs import WAITING, JobState, JobView
 from slicewise.cluster.language.leader import ALONE
 from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.service import COMMENT
 from slicewise.cluster.language.slurm.interface import JobChange, Slurm, Target
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.cluster.rpc.messages import (
@@ -310,9 +311,11 @@ class DaemonOnModel:
             self._token += 1
             words = submission(asked, f"{self._token:016x}", qos=qos, directives=directives)
             answer = self.daemon.admission.submit(words)
-            if answer.action != "admit":
+            # In other modes a refusal is advice.
+            if answer.action == "refuse" and self.settings.daemon.mode == "enforce":
                 raise RefusedError(answer.code)
-            asked = as_answered(asked, answer)
+            if answer.action == "admit":
+                asked = as_answered(asked, answer)
         return self.site.submit(asked, _SCRIPT)
 
     def update(self, target: Target, **change: Any) -> None:
@@ -330,7 +333,7 @@ class DaemonOnModel:
         script = _SERVICE.format(tenant=account, slots=slots, lease_s=lease_s)
         self._token += 1
         asked = ModelRequest(
-            *(f"user_{account}", 1000, account, PARTITION, "normal", {}),
+            *(f"user_{account}", 1000, account, PARTITION, "normal", {"1g.10gb": 1}),
             run_s=run_s,
             time_limit_s=60 * minutes,
             name="bert",
@@ -338,6 +341,7 @@ class DaemonOnModel:
             held=True,
             exits_held=True,
             finishes=True,
+            comment=COMMENT,
         )
         words = submission(
             *(asked, f"{self._token:016x}"),
@@ -346,9 +350,11 @@ class DaemonOnModel:
             directives=tuple(one for one in script.splitlines() if one.startswith("#SLICEWISE")),
         )
         answer = self.daemon.admission.submit(words)
-        if answer.action != "admit":
+        if answer.action == "refuse":
             raise RefusedError(answer.code)
-        array = self.site.submit(as_answered(asked, answer), script)
+        if answer.action == "admit":
+            asked = as_answered(asked, answer)
+        array = self.site.submit(asked, script)
         self.until_is(lambda: [slot.reason for slot in self.slots(array)], ["JobHeldAdmin"] * slots)
         return array
 

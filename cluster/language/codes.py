@@ -300,9 +300,9 @@ class Code(StrEnum):
         The message says how it stands. Look again later, or wait longer.
         """)
     MODE = ("SW-MODE", Area.COMMANDS, ExitCode.CONFLICT, """
-        The daemon's mode is observe or advise, in which Slicewise changes nothing in Slurm.
+        The daemon's mode is observe or advise, in which Slicewise sets no limits in Slurm.
 
-        Set `mode = "enforce"`, or preview with `--dry-run`. Owners end services by `scancel`.
+        Set `mode = "enforce"`, or preview with `--dry-run`.
         """)
     ROOT = ("SW-ROOT", Area.COMMANDS, ExitCode.NOT_PERMITTED, """
         The command needs root, or this user can't read what is to be checked.

@@ -52,6 +52,10 @@ LONGEST_DEADLINE_S = 600
 """Seconds that any service's request may take at most."""
 DEFAULT_START_TIMEOUT_S = 1800
 
+COMMENT = "slicewise:service"
+"""The comment with which a service's array is submitted. Where no slicewise.lua tags it, the daemon
+knows by it whose script to read; it proves nothing. A replica writes others in its place."""
+
 _HEAD_BYTES = 65_536
 _HEAD_DIRECTIVES = 64
 _DIRECTIVE_BYTES = 2048

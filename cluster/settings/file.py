@@ -184,8 +184,8 @@ class DaemonSettings(_Section):
     )
     mode: Literal["observe", "advise", "enforce"] = Field(
         "observe",
-        description="observe, advise: nothing is changed in Slurm; enforce: limits are set, slots "
-        "are moved. job_submit.lua has a mode of its own.",
+        description="observe, advise: services run, and nothing else is changed in Slurm; enforce: "
+        "limits are set. job_submit.lua has a mode of its own.",
     )
     pair: bool = Field(
         False,

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
-from slicewise.cluster.language.service import LONGEST_DEADLINE_S, OPENAI_NAME, ServiceSpec
+from slicewise.cluster.language.service import (
+    COMMENT,
+    LONGEST_DEADLINE_S,
+    OPENAI_NAME,
+    ServiceSpec,
+)
 from slicewise.cluster.settings.gateway import GatewaySettings
 from slicewise.launcher.gateway.files import STATISTICS
 from slicewise.launcher.gateway.identity import KEY
@@ -123,6 +128,7 @@ def service_script(spec: ServiceSpec, settings: StartSettings, gateway: str) -> 
         words=_words(engine, spec, settings),
         options=engine.options(spec, is_measured=False),
         settings=settings,
+        comment=COMMENT,
         gateway=gateway.strip(),
         door=_DOOR.read_text(encoding="utf-8").strip(),
         loopback=_LOOPBACK.read_text(encoding="utf-8").strip(),

@@ -22,6 +22,7 @@ from slicewise.slurm_plugin.rules.admission.rules import (
 )
 from slicewise.slurm_plugin.rules.admission.snapshot import Recent, Snapshot
 from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed
+from slicewise.slurm_plugin.rules.common.uninstalled import UNINSTALLED
 from slicewise.slurm_plugin.rules.services.rate_limit import (
     RateLimit,
     RateUse,
@@ -124,6 +125,9 @@ class Admission:
         decision = decide(request, self._snapshot, token, self._recent)
         if _is_service(decision) and (wait := self._wait_s(request.uid)):
             decision = AdmissionDecision(_too_often(wait))
+        is_out = self._snapshot.is_uninstalled and self._mode == "enforce"
+        if is_out and _is_service(decision):
+            return refused(UNINSTALLED), decision
         mode = "observe" if self._snapshot.is_uninstalled else self._mode
         return as_mode_allows(decision.answer, request, mode), decision
 

@@ -5,8 +5,6 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from slicewise.cluster.language.codes import Code
-from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.leader import Leader
 from slicewise.cluster.language.service import whole_number
 from slicewise.cluster.rpc.message import DoneAnswer
@@ -18,6 +16,7 @@ from slicewise.slurm_plugin.api.rate_limit import RateLimiter
 from slicewise.slurm_plugin.api.reads import Reads, without_places
 from slicewise.slurm_plugin.common.log import report
 from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.common.uninstalled import require_installed
 from slicewise.slurm_plugin.rules.services.orders import (
     Ordered,
     ReplicaBounds,
@@ -40,7 +39,6 @@ class ServiceOrders:
 
     def __init__(
         self,
-        mode: str,
         ledger: Ledger,
         cluster_state: ClusterState,
         reads: Reads,
@@ -48,7 +46,6 @@ class ServiceOrders:
         *,
         rates: RateLimiter,
     ) -> None:
-        self._mode = mode
         self._ledger = ledger
         self._cluster_state = cluster_state
         self._reads = reads
@@ -74,7 +71,7 @@ class ServiceOrders:
         generation of their service.
         """
         await self.start()
-        if not self._cluster_state.acts:
+        if not self._cluster_state.runs_services:
             return
         async with self._lock:
             arrays = arrays_of(self._cluster_state.view.services)
@@ -99,11 +96,11 @@ class ServiceOrders:
         """Take an order from a user who may give it.
 
         The order holds once it is on disk; an order that changes nothing is not written. Raises
-        InvalidInputError (SW-VALUE, SW-MODE, SW-RATE), and UnreachableError:
+        InvalidInputError (SW-VALUE, SW-UNINSTALLED, SW-RATE), and UnreachableError:
         SW-DAEMON-STANDBY, SW-SLURM-DOWN, and what the ledger raises.
         """
         self._leader.require()
-        self._require_enforced()
+        require_installed(self._cluster_state.are_services_out)
         key = (service.tenant, service.name)
         async with self._lock:
             self._reads.require_complete_view()
@@ -124,14 +121,6 @@ class ServiceOrders:
         fields = {"service": "/".join(key), "what": request.what, "user": principal.user}
         report("ordered", **fields, tenant=service.tenant)
         return DoneAnswer()
-
-    def _require_enforced(self) -> None:
-        if self._mode != "enforce" or self._cluster_state.is_uninstalled:
-            raise InvalidInputError(
-                Code.MODE,
-                f"mode {self._cluster_state.mode}: the daemon changes nothing in Slurm.",
-                "The service's owner can: scancel",
-            )
 
     def _show(self, orders: Mapping[ServiceKey, Ordered]) -> None:
         self._orders = orders

@@ -12,6 +12,7 @@ from slicewise.slurm_plugin.daemon.periodic import Step, until_done
 from slicewise.slurm_plugin.daemon.priority_loop import PriorityLoop
 from slicewise.slurm_plugin.daemon.qos_loop import QosLoop
 from slicewise.slurm_plugin.daemon.quota_loop import QuotaLoop
+from slicewise.slurm_plugin.daemon.service_tag_loop import ServiceTagLoop
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.round.what_if import ImaginedRound
 from slicewise.slurm_plugin.state.cluster_state import ClusterState
@@ -57,6 +58,7 @@ class DecidingLoops:
             "moves": QosLoop(settings, slurm, cluster_state).turn,
             "leases": LeaseLoop(settings, slurm, cluster_state).turn,
             "late_decisions": DeferredLoop(settings, slurm, cluster_state).turn,
+            "service_tags": ServiceTagLoop(settings, slurm, cluster_state).turn,
         }
 
     async def start(self, interval_s: float) -> None:

@@ -50,7 +50,7 @@ class LeaseLoop:
         """Plan once on the last look at Slurm. Raises SlicewiseError if Slurm fails."""
         cluster_state = self._cluster_state
         looked_s = cluster_state.looked_monotonic_s
-        if not cluster_state.acts or looked_s < self._planned_at_s + _LOOK_S:
+        if not cluster_state.runs_services or looked_s < self._planned_at_s + _LOOK_S:
             return
         plan = await self._plan()
         cluster_state.set_ends(plan.ends)

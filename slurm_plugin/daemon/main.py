@@ -118,7 +118,7 @@ class _Daemon:
         reads = Reads(settings, slurm, ledger, self._cluster_state)
         rates = RateLimiter()
         cluster_state, leader = self._cluster_state, self._leader
-        self._orders = ServiceOrders(own.mode, ledger, cluster_state, reads, leader, rates=rates)
+        self._orders = ServiceOrders(ledger, cluster_state, reads, leader, rates=rates)
         self._generations = ServiceGenerations(ledger, cluster_state, reads)
         self._keys = ServiceKeys(
             ledger, cluster_state, reads, leader, rates=rates, operators=self._who.administrators

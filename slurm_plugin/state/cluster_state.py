@@ -29,6 +29,7 @@ from slicewise.slurm_plugin.common.steady_clock import SteadyClock
 from slicewise.slurm_plugin.rules.admission.partitions_beside import partitions_beside
 from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
 from slicewise.slurm_plugin.rules.admission.unadmitted import Unadmitted, unadmitted
+from slicewise.slurm_plugin.rules.common.uninstalled import UNINSTALLED
 from slicewise.slurm_plugin.rules.quota.types import Policy
 from slicewise.slurm_plugin.rules.reclaim.given_way import GaveWay, gave_way
 from slicewise.slurm_plugin.rules.reclaim.requeues import Requeues
@@ -200,7 +201,17 @@ class ClusterState:
     @property
     def acts(self) -> bool:
         """Whether the daemon may change anything in Slurm now, based on the last look."""
-        return self.mode == "enforce" and self._leader.leads() and self.view.complete
+        return self.mode == "enforce" and self.runs_services
+
+    @property
+    def runs_services(self) -> bool:
+        """Whether it may change services' arrays now, which it does in each mode."""
+        return not self.are_services_out and self._leader.leads() and self.view.complete
+
+    @property
+    def are_services_out(self) -> bool:
+        """Whether services stand still, since the QOS in which they run in enforce are gone."""
+        return self.is_uninstalled and self._settings.daemon.mode == "enforce"
 
     @property
     def jobs(self) -> tuple[JobView, ...]:
@@ -316,7 +327,7 @@ class ClusterState:
                 # The next turn looks at all jobs, once slurmctld has had its pause.
                 self.acted.set()
                 return
-            if self.acts:
+            if self.runs_services:
                 await self._guard()
             self._watch_starts(service_views)
 
@@ -402,8 +413,8 @@ class ClusterState:
             self._require_newest(array_job_id, after)
             self.urgencies = {**self.urgencies, array_job_id: urgency}
             self._followed |= {array_job_id}
-            if self.mode != "enforce":
-                return DesiredSlotsAnswer(kept_back=tuple(sorted(run)), note=self._idle_note())
+            if self.are_services_out:
+                return DesiredSlotsAnswer(kept_back=tuple(sorted(run)), note=UNINSTALLED.message)
             plan = self._planned(service, run)
             if plan.kept_back and self._may_be_outdated():
                 await self._look()
@@ -441,7 +452,8 @@ class ClusterState:
         return plan_desired(service, run, self._room(service))
 
     def _room(self, service: ServiceView) -> TenantCapacity | None:
-        borrows = not self.evictions.waits(service.tenant)
+        # Loans are only imagined in other modes.
+        borrows = self.mode == "enforce" and not self.evictions.waits(service.tenant)
         return self.quotas.room(service, self.jobs, self.view.services, borrows=borrows)
 
     def _may_be_outdated(self) -> bool:
@@ -496,19 +508,16 @@ class ClusterState:
             await self._cancel(array_job_id)
 
     async def delete(self, array_job_id: int) -> None:
-        """Cancel a service's array; InvalidInputError (SW-MODE) in any mode but enforce."""
+        """Cancel a service's array; InvalidInputError (SW-UNINSTALLED) once Slicewise is out."""
         async with self._lock:
             self.service(array_job_id)
             await self._cancel(array_job_id)
 
     async def _cancel(self, array_job_id: int) -> None:
         self._require_complete_view()
-        if self.mode != "enforce":
-            raise InvalidInputError(
-                Code.MODE,
-                f"{self._idle_note()}.",
-                f"The service's owner can: scancel {array_job_id}",
-            )
+        if self.are_services_out:
+            hint = f"The service's owner can: scancel {array_job_id}"
+            raise InvalidInputError(UNINSTALLED.code, UNINSTALLED.message, hint)
         await self._actuator.cancel(array_job_id)
         self.pacing.change({array_job_id})
 
@@ -520,10 +529,6 @@ class ClusterState:
         raise InvalidInputError(
             Code.SERVICE_UNKNOWN, f"Job {array_job_id} is not a service in Slurm's queue."
         )
-
-    def _idle_note(self) -> str:
-        why = "uninstalled" if self.is_uninstalled else f"mode {self.mode}"
-        return f"{why}: the daemon changes nothing in Slurm"
 
     def _require_complete_view(self) -> None:
         self._leader.require()

@@ -1,9 +1,10 @@
 """Tests the slots of services on the model of Slurm: what runs, and who may let it run."""
 
 import pytest
-from model_daemon import DaemonOnModel
+from model_daemon import SETTINGS, DaemonOnModel
 
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.jobs import JobState
 from slicewise.cluster.language.slurm.interface import Tasks
 from slicewise.cluster.language.units import Millislices
 
@@ -235,3 +236,58 @@ def test_a_job_that_costs_more_than_its_tenants_own_part_has_that_and_a_loan(
     site.set_quota("lab", 2, borrowing_limit_millislices=Millislices(2000))
     site.sbatch("lab", {"3g.40gb": 1})
     site.until_is(lambda: dict(site.runs("lab")), {"slicewise_lab_borrowed": 1})
+
+
+@pytest.fixture(params=["observe", "advise"])
+def watched(site: DaemonOnModel, request: pytest.FixtureRequest) -> DaemonOnModel:
+    """A site without limits in Slurm, and with no slicewise.lua; lab has three slices."""
+    site.stop()
+    # The site has no gate yet.
+    site.site.database.partition_qos = ""
+    site.site.tell()
+    site.set_quota("lab", 3)
+    daemon = SETTINGS.daemon.model_copy(update={"mode": request.param})
+    site.start(SETTINGS.model_copy(update={"daemon": daemon}))
+    return site
+
+
+def test_before_limits_are_enforced_services_run_beside_jobs_that_nothing_touches(
+    watched: DaemonOnModel,
+) -> None:
+    other = watched.sbatch("other", {"3g.40gb": 1}, run_s=10_000.0, minutes=200)
+    waits = [watched.sbatch("lab", {"3g.40gb": 4}, minutes=7) for _ in range(2)]
+    watched.until(lambda: [one.job_id for one in watched.jobs("other") if one.start_s] == [other])
+    before = {one.job_id: one for one in watched.site.model.jobs}
+    known = dict(watched.site.database.known)
+
+    array = watched.apply("lab", 4)
+    answer = watched.wish(array, 0, 1, 2, 3)
+    assert (answer.released, answer.kept_back) == ((0, 1, 2), (3,))
+    watched.until_is(lambda: watched.slot_states(array), ["running"] * 3 + ["held"])
+    assert {one.qos for one in watched.jobs("lab")} == {"normal"}
+    assert watched.wish(array, 1).held == (0, 2)
+    watched.until_is(lambda: watched.slot_states(array), ["held", "running", "held", "held"])
+    # It is extended as long as it is wanted, and what it took is booked.
+    watched.always(
+        lambda: watched.wish(array, 1) and watched.slot_states(array)[1] == "running", 1800
+    )
+    watched.do(watched.daemon.state.delete(array))
+    watched.until_is(lambda: watched.slots(array), [])
+    watched.until(lambda: any(row.end_s for row in watched.statement("lab")))
+
+    after = {one.job_id: one for one in watched.site.model.jobs}
+    for job in (other, *waits):
+        assert after[job] == before[job]
+    assert dict(watched.site.database.known) == known
+
+
+def test_the_other_modes_service_goes_on_in_enforce(watched: DaemonOnModel) -> None:
+    array = watched.apply("lab", 2)
+    watched.wish(array, 0)
+    watched.until_is(lambda: watched.slot_states(array), ["running", "held"])
+    watched.stop()
+    watched.start(SETTINGS)
+    watched.until(lambda: watched.ledger.compiled_id == watched.ledger.newest)
+    watched.wish(array, 0, 1)
+    watched.until_is(lambda: watched.slot_states(array), ["running", "running"])
+    assert all(job.state is JobState.RUNNING for job in watched.jobs("lab"))

@@ -103,22 +103,14 @@ Mode = Literal["observe", "advise", "enforce"]
 def as_mode_allows(answer: SubmitAnswer, request: SubmitRequest, mode: Mode) -> SubmitAnswer:
     """Adapt an answer to the daemon's mode.
 
-    Only in enforce does the daemon set limits and move slots. In the other modes a plain job
-    passes, with the ``tag`` or ``code`` that it would have got, because its tenant's QOS may not
-    exist. In advise a refusal stays a refusal, which slicewise.lua shows. A service that would be
-    admitted is refused (SW-MODE), because the daemon would not release its slots.
+    Only in enforce does the daemon set limits. In the other modes a job passes, with the ``tag`` or
+    ``code`` that it would have got, because its tenant's QOS may not exist. In advise a refusal
+    stays a refusal, which slicewise.lua shows. So does that of a service in each mode: the daemon
+    would not run it. One that passes is tagged by the daemon (``service_tags.py``).
     """
     if mode == "enforce":
         return answer
     service = bool(request.directives) and is_service(request.directives)
-    if answer.action == "admit" and service:
-        return refused(
-            Refusal(
-                Code.MODE,
-                f"The slicewise daemon is in mode {mode}: it does not run services yet.",
-                'The operator sets mode = "enforce" in slicewise.toml.',
-            )
-        )
     if answer.action == "refuse" and (mode == "advise" or service):
         return answer
     return answer.model_copy(update={"action": "pass"})

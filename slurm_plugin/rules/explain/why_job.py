@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from slicewise.cluster.language.errors import Refusal
 from slicewise.cluster.language.jobs import (
     ALLOTTED,
     WAITING,
@@ -148,6 +149,8 @@ def _waiting(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
     tag = JobTag.find(job.admin_comment)
     if tag is not None and tag.is_undecided:
         return _undecided(about, job, sight)
+    if tag is None and (refusal := sight.refusals.get(job.job_id)) is not None:
+        return _untagged(about, job, refusal)
     if tag is not None and is_resting(job) and job.reason not in _HELD_BY_SLURM:
         return why_slot(about, job, tag, sight)
     is_over_both = job.reason == QOS_SLICES and job.job_id in sight.over_budget
@@ -329,6 +332,22 @@ def _borrowing(job: JobView, sight: WhyInput) -> Iterable[str]:
     else:
         qos = borrowed_qos(name)
         yield f"On borrowed quota it may start sooner: submit it with --qos={qos}"
+
+
+def _untagged(about: str, job: JobView, refusal: Refusal) -> WhyAnswer:
+    """Explain a service's array that the daemon would not have as one; its user holds it."""
+    return WhyAnswer(
+        about=about,
+        state=job.state.value,
+        reason=job.reason,
+        headline=f"{_title(job)} waits: it says that it is a service, and Slicewise refuses it.",
+        sentences=(f"{refusal.message} [{refusal.code}]",),
+        start="no estimate: it will not start as it is",
+        hints=(
+            *((refusal.hint,) if refusal.hint else ()),
+            f"Cancel it (scancel {job.task}) and apply the service again.",
+        ),
+    )
 
 
 def _undecided(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:

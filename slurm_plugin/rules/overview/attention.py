@@ -88,7 +88,7 @@ def _of_site(facts: OverviewFacts) -> Iterator[AttentionItem]:
             " goes on from memory, charging catches up",
             "slicewise doctor --section ledger",
         )
-    if facts.services and facts.mode == "enforce" and facts.launcher_silent_s > _LATE_S:
+    if facts.services and facts.launcher_silent_s > _LATE_S:
         yield _error(
             Code.LAUNCHER_DOWN,
             f"the launcher has not asked for {facts.launcher_silent_s:.0f} s: no service scales",

@@ -109,7 +109,7 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
         Admission("enforce"),
         who,
         reads=reads,
-        orders=ServiceOrders("enforce", ledger, cluster_state, reads, ALONE, rates=rates),
+        orders=ServiceOrders(ledger, cluster_state, reads, ALONE, rates=rates),
         generations=ServiceGenerations(ledger, cluster_state, reads),
         keys=ServiceKeys(
             ledger, cluster_state, reads, ALONE, rates=rates, operators=who.administrators

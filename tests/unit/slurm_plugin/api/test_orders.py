@@ -118,15 +118,13 @@ def test_an_end_is_over_when_its_last_array_is_gone_or_it_was_applied_again() ->
 
 
 class World:
-    def __init__(self, leader: Leader = ALONE, mode: str = "enforce") -> None:
+    def __init__(self, leader: Leader = ALONE) -> None:
         self.slurm = ScriptedSlurm(job(0), job(1))
         self.ledger: Any = ScriptedLedger()
         self.cluster_state = sync_of(self.slurm)
         reads = Reads(settings(), self.slurm, self.ledger, self.cluster_state)
         rates = RateLimiter()
-        self.orders = ServiceOrders(
-            mode, self.ledger, self.cluster_state, reads, leader, rates=rates
-        )
+        self.orders = ServiceOrders(self.ledger, self.cluster_state, reads, leader, rates=rates)
 
     async def order(self, what: str, by: Principal = ALICE, **bounds: int) -> None:
         await self.orders.order(request(what, **bounds), self.cluster_state.service(814), by)
@@ -254,7 +252,7 @@ async def test_an_end_is_taken_back_by_applying_again(world: World) -> None:
     assert world.ledger.said[-1] == (BERT, "over", "slicewise")
 
 
-async def test_on_standby_and_in_no_mode_but_enforce_nothing_is_ordered() -> None:
+async def test_on_standby_and_once_slicewise_is_taken_out_nothing_is_ordered() -> None:
     class Standby:
         def leads(self) -> bool:
             return False
@@ -262,7 +260,9 @@ async def test_on_standby_and_in_no_mode_but_enforce_nothing_is_ordered() -> Non
         def require(self) -> None:
             raise UnreachableError("SW-DAEMON-STANDBY", "no")
 
-    for world, code in ((World(Standby()), "STANDBY"), (World(mode="advise"), "SW-MODE")):
+    out = World()
+    out.cluster_state.is_uninstalled = True
+    for world, code in ((World(Standby()), "STANDBY"), (out, "SW-UNINSTALLED")):
         await world.cluster_state.turn()
         with pytest.raises(SlicewiseError, match=code):
             await world.order("end")

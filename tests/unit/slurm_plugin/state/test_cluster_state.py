@@ -694,13 +694,34 @@ async def test_a_failed_action_does_not_blind_it() -> None:
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])
-async def test_only_in_mode_enforce_something_is_changed(mode: str) -> None:
-    slurm = ScriptedSlurm(job(0, reason="JobHeldUser"))
+async def test_services_run_in_each_mode_within_the_quota_and_borrow_nothing(mode: str) -> None:
+    """All that the tenant runs counts, as in enforce; in whichever QOS of the site it is."""
+    normal, gpus = {"qos": "normal"}, {"tres": {"gres/gpu:3g.40gb": "1"}}
+    slots = [job(index, **normal, **gpus) for index in range(3)]
+    slurm = ScriptedSlurm(*slots)
     cluster_state = sync_of(slurm, mode)
+    borrows = {"borrowing_limit_millislices": Millislices(7000)}
+    lender = tenant("lab", 9000, lending_limit_millislices=Millislices(9000))
+    cluster_state.set_policy(policy_of(tenant("vision", 6000, **borrows), lender), {})
+    # Nor does it matter whether limits were there before.
+    cluster_state.is_uninstalled = True
+    await cluster_state.turn()
+    answer = await desire(cluster_state, 814, frozenset({0, 1, 2}))
+    assert (answer.released, answer.kept_back) == ((0,), (1, 2))
+    assert answer.note == "quota: vision holds 3.5 of 6 slices; a replica needs 3.5"
+    assert slurm.actions == [("release", [0])]
+    await cluster_state.delete(814)
+    assert slurm.actions[-1] == ("cancel", 814)
+
+
+async def test_once_slicewise_is_taken_out_nothing_is_changed() -> None:
+    slurm = ScriptedSlurm(job(0, reason="JobHeldUser"))
+    cluster_state = sync_of(slurm)
+    cluster_state.is_uninstalled = True
     await cluster_state.turn()
     answer = await desire(cluster_state, 814, frozenset({0}))
-    assert (answer.kept_back, answer.note.startswith(f"mode {mode}")) == ((0,), True)
-    with pytest.raises(InvalidInputError, match=r"scancel 814 \[SW-MODE\]"):
+    assert (answer.kept_back, "taken out of Slurm" in answer.note) == ((0,), True)
+    with pytest.raises(InvalidInputError, match=r"scancel 814 \[SW-UNINSTALLED\]"):
         await cluster_state.delete(814)
     assert slurm.actions == []
 

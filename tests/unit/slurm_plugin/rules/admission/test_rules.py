@@ -279,11 +279,11 @@ MODES: list[tuple[Mode, SubmitRequest, str, str]] = [
     ("observe", submit(gres="gpu:2"), "pass", "SW-GRES"),
     ("observe", submit(account="guest"), "pass", "SW-QUOTA-NONE"),
     ("observe", submit(partition="cpu"), "pass", ""),
-    ("observe", service(), "refuse", "SW-MODE"),
+    ("observe", service(), "pass", ""),
     ("observe", service(max_replicas="-1"), "refuse", "SW-SERVICE"),
     ("advise", submit(), "pass", ""),
     ("advise", submit(gres="gpu:2"), "refuse", "SW-GRES"),
-    ("advise", service(), "refuse", "SW-MODE"),
+    ("advise", service(), "pass", ""),
     ("enforce", submit(), "admit", ""),
     ("enforce", submit(gres="gpu:2"), "refuse", "SW-GRES"),
     ("enforce", service(), "admit", ""),
@@ -806,8 +806,8 @@ class TestAdmission:
         admission.publish(SNAPSHOT, 1000.0)
         check = CheckRequest(tenant="vision", directives=directives())
         for _ in range(2):
-            assert admission.submit(service()).code == "SW-MODE"
-            assert admission.check(check, ALICE).code == "SW-MODE"
+            assert admission.submit(service()).action == "pass"
+            assert admission.check(check, ALICE).action == "pass"
         assert admission.submit(submit()).action == "pass"
 
     def test_what_was_admitted_takes_from_the_guarantee(self) -> None:
@@ -915,7 +915,7 @@ class TestAdmission:
         admission.publish(replace(SNAPSHOT, is_uninstalled=True), 1.0)
         answer = admission.submit(submit())
         assert (answer.action, answer.code) == ("pass", "")
-        assert admission.submit(service()).code == "SW-MODE"
+        assert admission.submit(service()).code == "SW-UNINSTALLED"
 
 
 SHARED = replace(SNAPSHOT, shared={"shard": Millislices(875)}, guaranteed_used={"vision": 6000})

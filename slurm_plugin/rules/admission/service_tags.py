@@ -1,0 +1,94 @@
+"""Finds services' arrays that slicewise.lua did not admit, and decides on them, outside enforce.
+
+In modes observe and advise no slicewise.lua sets fields of jobs, and there may be none. What it
+does to a service in enforce, its script asks for itself; the daemon adds the tag, by which it knows
+its services, once it has decided by the same rules as for any submission. Users can't write a tag.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from slicewise.cluster.language.codes import Code, known
+from slicewise.cluster.language.errors import Refusal
+from slicewise.cluster.language.jobs import JobState, JobTag, JobView
+from slicewise.cluster.language.service import COMMENT, is_service
+from slicewise.cluster.language.slurm.interface import JobChange, JobRequest
+from slicewise.cluster.rpc.messages import SubmitAnswer, SubmitRequest
+from slicewise.slurm_plugin.rules.admission import deferred
+from slicewise.slurm_plugin.rules.quota.jobs import is_managed
+
+_NO_SERVICE = Refusal(
+    Code.SERVICE,
+    f"The job's comment is {COMMENT}, but its script has no #SLICEWISE name=.",
+    "Submit what slicewise service render prints, or leave out the comment.",
+)
+_STAYS = Refusal(
+    Code.SERVICE,
+    "The script forbids a requeue, by which a replica gives its slot back.",
+    "Write #SBATCH --requeue.",
+)
+
+
+@dataclass(frozen=True)
+class TagDecision:
+    """What becomes of a service's array that has no tag yet.
+
+    Attributes:
+        changes: changes to make one after the other; the last one tags the array.
+        refusal: if set, the array stays as its user submitted it.
+    """
+
+    changes: tuple[JobChange, ...] = ()
+    refusal: Refusal | None = None
+
+
+def untagged_services(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[int, JobView]:
+    """Return the record of each array that says it is a service's, and of which all tasks wait as
+    they were submitted: held, and without a tag.
+    """
+    by_array: dict[int, list[JobView]] = defaultdict(list)
+    for job in jobs:
+        if job.array_job_id is not None:
+            by_array[job.array_job_id].append(job)
+    return {
+        array: records[0]
+        for array, records in by_array.items()
+        if len(records) == 1 and _is_untagged(records[0], partitions)
+    }
+
+
+def _is_untagged(job: JobView, partitions: frozenset[str]) -> bool:
+    waits = job.state is JobState.PENDING and job.held and job.task_index is None
+    says_so = job.comment == COMMENT and JobTag.find(job.admin_comment) is None
+    return waits and says_so and is_managed(job, partitions) and not job.is_doubtful
+
+
+def submission_of(
+    job: JobView, request: JobRequest, directives: tuple[str, ...], token: str
+) -> SubmitRequest:
+    """Build the request as slicewise.lua would have made it. The QOS stays the user's own."""
+    asked = deferred.submission_of(job, request, directives)
+    whole = job.untouched == frozenset(range(len(job.untouched)))
+    indices = f"0-{len(job.untouched) - 1}" if whole else ",".join(map(str, sorted(job.untouched)))
+    return asked.model_copy(update={"token": token, "qos": "", "array": indices})
+
+
+def tag_decision(
+    job: JobView, asked: JobRequest, directives: tuple[str, ...], answer: SubmitAnswer
+) -> TagDecision:
+    """Return what carries out an answer of mode enforce: its GPUs, if the script left their type
+    open, and the tag. QOS and site_factor stay as they are.
+    """
+    if not is_service(directives):
+        return TagDecision(refusal=_NO_SERVICE)
+    if answer.action == "refuse":
+        return TagDecision(refusal=Refusal(known(answer.code), answer.message, answer.hint))
+    if not asked.requeue:
+        return TagDecision(refusal=_STAYS)
+    decided = deferred.deferred_decision(job, asked, answer, directives)
+    if decided.refusal is not None:
+        return TagDecision(refusal=decided.refusal)
+    comment = f"{job.admin_comment} {answer.tag}".strip()
+    change = replace(decided.change, qos=None, site_factor=None, admin_comment=comment)
+    return TagDecision((*((deferred.CLEAR,) if decided.clear else ()), change))
