@@ -56,3 +56,15 @@ class Meter:
 
 SLICES = Meter("slice-seconds", "slice-hours", 3_600_000)
 """What runs hold of GPUs, in millislice-seconds; Slurm's accounting says how long."""
+
+PROMPT_TOKENS = Meter("prompt-tokens", "tokens", 1)
+"""Tokens of prompts, those that the engine had in its cache included."""
+CACHED_PROMPT_TOKENS = Meter("cached-prompt-tokens", "tokens", 1)
+"""The part of them that the engine had in its cache."""
+OUTPUT_TOKENS = Meter("output-tokens", "tokens", 1)
+REQUESTS = Meter("requests", "requests", 1)
+
+USAGE = (PROMPT_TOKENS, CACHED_PROMPT_TOKENS, OUTPUT_TOKENS, REQUESTS)
+"""What each record of usage is counted on. Another is declared here, and says in the ledger's
+``slicewise.use_tokens`` what a record has of it; balances, seals and ``verify`` are then its own.
+"""

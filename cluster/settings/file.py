@@ -273,8 +273,9 @@ class LedgerSettings(_Section):
         400,
         ge=90,
         le=36_500,
-        description="Days for which changes of loans, repartitions and the sums of observe "
-        "are kept. Charges, budgets, quotas and keys are kept for ever.",
+        description="Days for which changes of loans, repartitions, the sums of observe and the "
+        "record of each request's tokens are kept. Charges, budgets, quotas, keys and the sums of "
+        "tokens by the hour are kept for ever.",
     )
     slice_hour_price: Annotated[Decimal, Gt(Decimal(0))] | None = Field(
         None,

@@ -51,6 +51,7 @@ BEGIN
                    'void: reserved to available',
                    'reverse: used to reserved',
                    'waive: operator to waived',
+                   'use: available to used',
                    'grant: granted to available',
                    'revoke: available to granted')
                AND d.cluster = coalesce(r.cluster, b.cluster) AND c.cluster = d.cluster
@@ -66,7 +67,8 @@ BEGIN
                AND (i.run_id IS NULL) = (b.id IS NOT NULL)
                AND (i.number IS NULL) = (i.run_id IS NULL)
                AND (i.until_s IS NULL) = (i.run_id IS NULL)
-               AND (i.number IS NOT DISTINCT FROM 1) = (i.kind = 'reserve') AS rightful
+               AND (i.kind = 'use' OR (i.number IS NOT DISTINCT FROM 1) = (i.kind = 'reserve'))
+                   AS rightful
           FROM inserted i
           LEFT JOIN slicewise.runs r ON r.id = i.run_id
           LEFT JOIN slicewise.budget_entries b ON b.id = i.budget_entry_id
@@ -80,7 +82,7 @@ BEGIN
                 USING ERRCODE = 'check_violation';
         ELSIF t.kind = 'reserve' THEN
             INSERT INTO slicewise.open_reservations VALUES (t.run_id, t.amount);
-        ELSIF t.run_id IS NOT NULL THEN
+        ELSIF t.run_id IS NOT NULL AND t.kind <> 'use' THEN
             PERFORM slicewise.settle(t.run_id, t.kind, t.amount);
         END IF;
     END LOOP;

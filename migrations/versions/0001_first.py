@@ -9,7 +9,17 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-_PARTS = ("common", "quotas", "lending", "books", "booking", "services", "journals", "figures")
+_PARTS = (
+    "common",
+    "quotas",
+    "lending",
+    "books",
+    "booking",
+    "usage",
+    "services",
+    "journals",
+    "figures",
+)
 """Each is a file of SQL, which may name what an earlier one makes."""
 
 _DOWN = """

@@ -28,6 +28,11 @@ from slicewise.cluster.rpc.messages import (
     ViewRequest,
 )
 from slicewise.cluster.rpc.order_messages import OrderRequest
+from slicewise.cluster.rpc.usage_messages import (
+    AllowancesRequest,
+    EngineCountersRequest,
+    UsagePostRequest,
+)
 from slicewise.cluster.rpc.web_messages import WebTokenRequest, WebUserRequest
 from slicewise.cluster.settings.file import DaemonSettings, WebSettings
 from slicewise.slurm_plugin.admission_server.admit import Admission
@@ -37,6 +42,7 @@ from slicewise.slurm_plugin.api.keys import ServiceKeys
 from slicewise.slurm_plugin.api.orders import ServiceOrders
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.routes import Routes
+from slicewise.slurm_plugin.api.usage import UsageBooks
 from slicewise.slurm_plugin.api.web_logins import WebLogins
 from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
@@ -151,6 +157,7 @@ class Desk:
         orders: ServiceOrders,
         generations: ServiceGenerations,
         keys: ServiceKeys,
+        usage: UsageBooks,
         web_logins: WebLogins,
         operators: ReaderHandlers,
         daemon: Daemon,
@@ -171,6 +178,9 @@ class Desk:
                 ServiceReportRequest: self._news,
                 GrantsRequest: self._granted,
                 KeyUsesRequest: self._used,
+                UsagePostRequest: usage.post,
+                AllowancesRequest: usage.allowances,
+                EngineCountersRequest: usage.note_counters,
                 EvictRequest: self._leave,
                 DeleteRequest: self._delete,
                 OrderRequest: self._order,

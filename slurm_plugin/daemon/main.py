@@ -30,6 +30,7 @@ from slicewise.slurm_plugin.api.orders import ServiceOrders
 from slicewise.slurm_plugin.api.rate_limit import RateLimiter
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.remote_socket import RemoteSocket
+from slicewise.slurm_plugin.api.usage import UsageBooks
 from slicewise.slurm_plugin.api.user_socket import UserSocket, user_limits
 from slicewise.slurm_plugin.api.web_logins import WebLogins
 from slicewise.slurm_plugin.common.log import report
@@ -131,6 +132,7 @@ class _Daemon:
             orders=self._orders,
             generations=self._generations,
             keys=self._keys,
+            usage=UsageBooks(ledger, leader),
             web_logins=WebLogins(settings.web),
             operators=operators_handlers(settings, slurm, ledger, cluster_state, reads),
             daemon=self,

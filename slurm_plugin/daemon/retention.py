@@ -1,6 +1,6 @@
 """Deletes what is old in the ledger's journals, once a day, some rows in each turn.
 
-Charges, budgets, quotas, keys and generations that ran are never deleted.
+Charges, budgets, quotas, sums of usage, keys and generations that ran are never deleted.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ _RETRY_S = 3600.0
 _AT_ONCE = 5000
 """Changes of loans in one statement, which takes some 50 ms."""
 
-_REPARTITIONS_AT_ONCE, _GENERATIONS_AT_ONCE = 100, 5000
+_REPARTITIONS_AT_ONCE, _GENERATIONS_AT_ONCE, _RECORDS_AT_ONCE = 100, 5000, 5000
 
 
 class RetentionLoop:
-    """Goes through the changes of loans, then the repartitions, then generations, the oldest first.
+    """Goes through changes of loans, repartitions, records of usage, then generations.
 
     A change is compared with the newer ones of the same statement: what a day leaves of them is
     looked at again the next day.
@@ -57,6 +57,8 @@ class RetentionLoop:
             return False
         forgotten = self._ledger.repartitions.forget(before_s, _REPARTITIONS_AT_ONCE)
         if forgotten == _REPARTITIONS_AT_ONCE:
+            return False
+        if self._ledger.usage.forget(before_s, _RECORDS_AT_ONCE) == _RECORDS_AT_ONCE:
             return False
         view = self._cluster_state.view
         if not view.complete:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from sqlalchemy import Connection, text
 
 from slicewise.cluster.runtime.database import reading
-from slicewise.slurm_plugin.ledger import queries, reads, replay, window_rows
+from slicewise.slurm_plugin.ledger import queries, reads, replay, usage_replay, window_rows
 from slicewise.slurm_plugin.ledger.base import LedgerPart
 from slicewise.slurm_plugin.rules.accounting.overview import used_since
 from slicewise.slurm_plugin.rules.accounting.statement import totals
@@ -111,13 +111,15 @@ class Audit(LedgerPart):
         its transfers; that each budget entry has exactly its transfer; that the seals match what is
         stored, and none is missing at their end; that loans are what they were last changed to, and
         within limits; that recalls are between tenants; that no watermark or recall lies in the
-        future, and all are what they were last changed to.
+        future, and all are what they were last changed to; that sums of usage by the hour are
+        those of its records and of its transfers, and no more than engines have counted.
         """
         with reading(self._engine) as connection:
             numbers = _numbers_of_seals(connection)
         with reading(self._engine) as connection:
             connection.execute(text(replay.SETTING))
-            found = [connection.execute(text(check)).one() for check in replay.CHECKS]
+            checks = (*replay.CHECKS, *usage_replay.CHECKS)
+            found = [connection.execute(text(check)).one() for check in checks]
             clusters = connection.execute(text(_LENDING)).scalars().all()
             others = [fault for cluster in clusters for fault in _loan_faults(connection, cluster)]
             found.append(connection.execute(text(replay.CUT_OFF), numbers).one())

@@ -1,4 +1,4 @@
-"""Runs the one statement that books charges, on a connection of its own."""
+"""Runs the statements that book charges and usage, on connections of their own."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,9 +19,6 @@ _SETTINGS = {
 }
 OPTIONS = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
 """The libpq options of a connection that books."""
-
-_NAME = b"slicewise_book"
-"""Of the one statement that such a connection has prepared."""
 
 
 def booking_engine(engine: Engine) -> Engine:
@@ -79,9 +76,11 @@ def _prepared(
     """
     driver: Any = connection.dbapi_connection
     if statement not in connection.info:
-        _checked(psycopg, driver, driver.pgconn.prepare(_NAME, statement.encode("ascii")))
-        connection.info[statement] = True
-    found = _checked(psycopg, driver, driver.pgconn.exec_prepared(_NAME, [values]))
+        name = f"slicewise_{len(connection.info)}".encode()
+        _checked(psycopg, driver, driver.pgconn.prepare(name, statement.encode("ascii")))
+        connection.info[statement] = name
+    name = connection.info[statement]
+    found = _checked(psycopg, driver, driver.pgconn.exec_prepared(name, [values]))
     return [int(number) for number in found.get_value(0, 0)[1:-1].split(b",") if number]
 
 

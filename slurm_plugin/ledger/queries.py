@@ -260,7 +260,9 @@ def meter_lines_of(cluster: str, meter: str, since_s: int, until_s: int) -> Sele
     sums = (
         select(
             transfers.c.run_id,
-            (_sum(TransferKind.POST) - _sum(TransferKind.REVERSE)).label("used"),
+            (_sum(TransferKind.POST) + _sum(TransferKind.USE) - _sum(TransferKind.REVERSE)).label(
+                "used"
+            ),
             _sum(TransferKind.WAIVE).label("waived"),
         )
         .where(transfers.c.until_s >= since_s, transfers.c.until_s < until_s)

@@ -25,7 +25,8 @@ SELECT 0 AS seen, coalesce(sum(t.amount), 0) AS difference,
             ('post', 'reserved', 'used'),
             ('void', 'reserved', 'available'),
             ('reverse', 'used', 'reserved'),
-            ('waive', 'operator', 'waived'))
+            ('waive', 'operator', 'waived'),
+            ('use', 'available', 'used'))
         AND (d.cluster, d.meter) = (r.cluster, r.meter)
         AND (c.cluster, c.meter) = (r.cluster, r.meter)
         AND d.tenant = CASE WHEN d.kind IN ('used', 'waived', 'operator') THEN r.tenant
@@ -39,7 +40,7 @@ _RUNS = """
 WITH replayed AS (
     SELECT run_id,
            sum(CASE WHEN kind IN ('reserve', 'extend', 'reverse') THEN amount
-                    WHEN kind = 'waive' THEN 0 ELSE -amount END) AS reserved
+                    WHEN kind IN ('waive', 'use') THEN 0 ELSE -amount END) AS reserved
       FROM (SELECT * FROM slicewise.transfers WHERE run_id IS NOT NULL
              ORDER BY run_id, number) AS in_order
      GROUP BY run_id

@@ -27,6 +27,7 @@ from slicewise.slurm_plugin.ledger.tables import (
     service_generations,
     service_orders,
 )
+from slicewise.slurm_plugin.ledger.usage_tables import usage_records
 
 BASE = "base"
 """The revision before the first: no tables."""
@@ -68,14 +69,17 @@ _REPLACED = ("recalls",)
 """Tables that are replaced as a whole together with the loans. None of it is money."""
 
 NEVER_CHANGED = frozenset(
-    table.name for table in quota_changes.metadata.tables.values() if table.schema == SCHEMA
+    table.name for table in usage_records.metadata.tables.values() if table.schema == SCHEMA
 ).difference(_KEPT, _ADDED, _JOURNALS, _FORGOTTEN, _TAKEN, _REPLACED)
 """Tables of which no duty changes or deletes a row: what was booked and decided."""
 
 _CALLED = ("enter_budget", "lock_policy", "seal_state")
 """Functions that operators and the daemon call, so that they need no right to write entries."""
 
-_CALLED_BY_DAEMON = ("book", "seal", "forget_loans", "forget_generations")
+_CALLED_BY_DAEMON = (
+    *("book", "seal", "forget_loans", "forget_generations"),
+    *("post_usage", "note_engine_counters", "forget_usage", "forget_person"),
+)
 
 _READS = ("seal_hash", "sealed_policy", "state_hash")
 """Functions that read only what any role may read."""

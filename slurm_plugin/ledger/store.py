@@ -23,6 +23,7 @@ from slicewise.slurm_plugin.ledger.rebalances import Rebalances
 from slicewise.slurm_plugin.ledger.repartitions import Repartitions
 from slicewise.slurm_plugin.ledger.request_limits import LimitsOfRequests
 from slicewise.slurm_plugin.ledger.tenants import Tenants
+from slicewise.slurm_plugin.ledger.usage import Usage
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.quota.calendar_times import moment
 
@@ -38,6 +39,7 @@ class Ledger:
         charges: runs, what is reserved for them and what they used.
         budgets: what tenants were given to use up, and what is left.
         locks: locks for what only one process may do at a time.
+        usage: what requests used of tokens.
         audit: statements, exports, and checks that everything adds up.
         orders: what owners ordered for their services beside the scripts.
         generations: what was submitted of services.
@@ -69,6 +71,7 @@ class Ledger:
         self.observations = ObservationSums(database)
         self.history = History(database)
         self.rebalances = Rebalances(database)
+        self.usage = Usage(database)
 
     def __enter__(self) -> Self:
         return self

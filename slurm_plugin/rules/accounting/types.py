@@ -105,6 +105,8 @@ class TransferKind(StrEnum):
     """More budget: granted → available. Belongs to no run."""
     REVOKE = "revoke"
     """Less budget: available → granted. Belongs to no run."""
+    USE = "use"
+    """What was never reserved is used, available → used: a batch of tokens."""
 
 
 DEBIT_CREDIT: Mapping[TransferKind, tuple[Account, Account]] = {
@@ -114,6 +116,7 @@ DEBIT_CREDIT: Mapping[TransferKind, tuple[Account, Account]] = {
     TransferKind.VOID: (Account.RESERVED, Account.AVAILABLE),
     TransferKind.REVERSE: (Account.USED, Account.RESERVED),
     TransferKind.WAIVE: (Account.OPERATOR, Account.WAIVED),
+    TransferKind.USE: (Account.AVAILABLE, Account.USED),
     TransferKind.GRANT: (Account.GRANTED, Account.AVAILABLE),
     TransferKind.REVOKE: (Account.AVAILABLE, Account.GRANTED),
 }

@@ -42,6 +42,7 @@ from slicewise.slurm_plugin.api.orders import ServiceOrders
 from slicewise.slurm_plugin.api.rate_limit import OF_USER, RateLimiter
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.routes import Asked
+from slicewise.slurm_plugin.api.usage import UsageBooks
 from slicewise.slurm_plugin.api.web_logins import WebLogins
 from slicewise.slurm_plugin.common.explain_requests import HeadroomAnswer
 from slicewise.slurm_plugin.state.cluster_state import ClusterState
@@ -114,6 +115,7 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
         keys=ServiceKeys(
             ledger, cluster_state, reads, ALONE, rates=rates, operators=who.administrators
         ),
+        usage=UsageBooks(ledger, ALONE),
         web_logins=WebLogins(WebSettings(listen="127.0.0.1:8690")),
         operators=operators_handlers(settings(), slurm, ledger, cluster_state, reads),
         daemon=(daemon := Daemon()),

@@ -19,6 +19,8 @@ class Journals:
     def __init__(self) -> None:
         self.loans, self.repartitions = SimpleNamespace(), SimpleNamespace()
         self.generations = SimpleNamespace(forget=self._of_generations)
+        self.usage = SimpleNamespace(forget=self._of_usage)
+        self.old_records = 5100
         self.old_generations, self.living = 5100, list[int]()
         self.loans.forget, self.repartitions.forget = self._of_loans, self._of_repartitions
         self.changes, self.old_repartitions = 12_000, 150
@@ -35,6 +37,12 @@ class Journals:
         self.asked.append(before_s)
         forgotten = min(most, self.old_repartitions)
         self.old_repartitions -= forgotten
+        return forgotten
+
+    def _of_usage(self, before_s: float, most: int) -> int:
+        self.asked.append(before_s)
+        forgotten = min(most, self.old_records)
+        self.old_records -= forgotten
         return forgotten
 
     def _of_generations(self, before_s: float, living: list[int], most: int) -> int:
@@ -68,20 +76,21 @@ def loop(journals: Journals) -> RetentionLoop:
 async def test_a_turn_is_one_statement_and_a_day_has_one_sweep(
     loop: RetentionLoop, journals: Journals, now: SimpleNamespace
 ):
-    for asked in (1, 2, 3, 5, 8, 11):
+    for asked in (1, 2, 3, 5, 8, 12, 16):
         await loop.turn()
         assert len(journals.asked) == asked
     assert (journals.old_repartitions, journals.old_generations) == (0, 0)
+    assert journals.old_records == 0
     assert journals.living == [814]
     assert set(journals.asked) == {LOOKED_S - 400 * DAY_S}
     now.s += DAY_S - 1
     await loop.turn()
-    assert len(journals.asked) == 11
+    assert len(journals.asked) == 16
     # The next one begins at the oldest again.
     now.s += 1
     for _ in range(4):
         await loop.turn()
-    assert len(journals.asked) == 11 + 3 + 3
+    assert len(journals.asked) == 16 + 3 + 4
 
 
 async def test_no_generation_goes_while_it_is_not_known_which_live(

@@ -1,0 +1,321 @@
+CREATE TABLE slicewise.usage_gateways (
+    id integer GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_usage_gateways PRIMARY KEY,
+    cluster text NOT NULL,
+    boot text NOT NULL,
+    CONSTRAINT uq_usage_gateways_boot UNIQUE (cluster, boot)
+);
+COMMENT ON TABLE slicewise.usage_gateways
+    IS 'Each process of a gateway that has numbered requests; append-only.';
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.usage_gateways
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
+
+-- A run's columns are 0 where no replica had the request, so that they can be in a key.
+CREATE TABLE slicewise.usage_records (
+    gateway_id integer,
+    number bigint,
+    payer text NOT NULL,
+    person text NOT NULL,
+    key_id text NOT NULL,
+    service text NOT NULL,
+    array_job_id bigint NOT NULL,
+    index bigint NOT NULL,
+    run_start_s bigint NOT NULL,
+    start_ms bigint NOT NULL,
+    end_ms bigint NOT NULL,
+    prompt_tokens bigint NOT NULL,
+    cached_prompt_tokens bigint NOT NULL,
+    output_tokens bigint NOT NULL,
+    first_token_ms bigint,
+    outcome text NOT NULL,
+    CONSTRAINT pk_usage_records PRIMARY KEY (gateway_id, number),
+    CONSTRAINT ck_usage_records_tokens_in_range CHECK (
+        cached_prompt_tokens BETWEEN 0 AND prompt_tokens AND prompt_tokens <= 2147483647
+        AND output_tokens BETWEEN 0 AND 2147483647)
+);
+-- Records come nearly in the order of their ends.
+CREATE INDEX ix_usage_records_end ON slicewise.usage_records
+    USING brin (end_ms) WITH (pages_per_range = 16, autosummarize = on);
+COMMENT ON TABLE slicewise.usage_records
+    IS 'What each request used, once for its gateway and number. Old ones are deleted.';
+CREATE TRIGGER append_only BEFORE TRUNCATE ON slicewise.usage_records
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
+CREATE TRIGGER only_persons_are_forgotten BEFORE UPDATE ON slicewise.usage_records
+    FOR EACH ROW WHEN (
+        (NEW.gateway_id, NEW.number, NEW.payer, NEW.service, NEW.array_job_id, NEW.index,
+         NEW.run_start_s, NEW.start_ms, NEW.end_ms, NEW.prompt_tokens, NEW.cached_prompt_tokens,
+         NEW.output_tokens, NEW.first_token_ms, NEW.outcome, '-', '-')
+        IS DISTINCT FROM
+        (OLD.gateway_id, OLD.number, OLD.payer, OLD.service, OLD.array_job_id, OLD.index,
+         OLD.run_start_s, OLD.start_ms, OLD.end_ms, OLD.prompt_tokens, OLD.cached_prompt_tokens,
+         OLD.output_tokens, OLD.first_token_ms, OLD.outcome, NEW.person, NEW.key_id))
+    EXECUTE FUNCTION slicewise.refuse_change();
+CREATE TRIGGER kept_while_young BEFORE DELETE ON slicewise.usage_records
+    FOR EACH ROW WHEN (OLD.end_ms > (extract(epoch FROM now() - interval '90 days') * 1000)::bigint)
+    EXECUTE FUNCTION slicewise.refuse_change();
+
+CREATE TABLE slicewise.usage_hours (
+    cluster text,
+    hour_s bigint,
+    service text,
+    array_job_id bigint,
+    index bigint,
+    run_start_s bigint,
+    payer text,
+    person text,
+    key_id text,
+    requests bigint NOT NULL,
+    prompt_tokens bigint NOT NULL,
+    cached_prompt_tokens bigint NOT NULL,
+    output_tokens bigint NOT NULL,
+    first_tokens bigint NOT NULL,
+    first_token_ms bigint NOT NULL,
+    CONSTRAINT pk_usage_hours PRIMARY KEY (
+        cluster, hour_s, payer, person, key_id, service, array_job_id, index, run_start_s)
+) WITH (fillfactor = 70);
+CREATE INDEX ix_usage_hours_run
+    ON slicewise.usage_hours (cluster, array_job_id, index, run_start_s);
+COMMENT ON TABLE slicewise.usage_hours
+    IS 'Sums of usage records by the hour of their ends. Changed by functions alone.';
+
+CREATE TABLE slicewise.engine_counters (
+    cluster text,
+    array_job_id bigint,
+    index bigint,
+    run_start_s bigint,
+    service text NOT NULL,
+    prompt_tokens bigint NOT NULL,
+    output_tokens bigint NOT NULL,
+    seen_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT pk_engine_counters PRIMARY KEY (cluster, array_job_id, index, run_start_s)
+);
+CREATE INDEX ix_engine_counters_seen ON slicewise.engine_counters (cluster, seen_at);
+COMMENT ON TABLE slicewise.engine_counters
+    IS 'What the engine of each run has counted since its start, as last seen. Overwritten.';
+
+-- As cluster/language/meters.py declares them; ``use_tokens`` says what a record has of each.
+CREATE FUNCTION slicewise.usage_meters() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT ARRAY['prompt-tokens', 'cached-prompt-tokens', 'output-tokens', 'requests'];
+$$;
+
+-- Books a batch: {cluster, boot, records}. Returns the numbers of the records that are new; whatever
+-- was booked before changes nothing. For each payer and meter there is one transfer, of the payer's
+-- one run on that meter, straight from what is available: what was held of it is an allowance's
+-- matter. Rows are locked in one order everywhere: accounts, records, hours, balances, each by its key.
+CREATE FUNCTION slicewise.post_usage(batch jsonb) RETURNS bigint[] LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    of_cluster text := batch ->> 'cluster';
+    of_boot text := batch ->> 'boot';
+    of_gateway integer;
+    fresh slicewise.usage_records[];
+BEGIN
+    LOCK TABLE slicewise.seals IN ROW EXCLUSIVE MODE;
+    LOOP
+        SELECT g.id INTO of_gateway FROM slicewise.usage_gateways g
+         WHERE g.cluster = of_cluster AND g.boot = of_boot;
+        EXIT WHEN FOUND;
+        INSERT INTO slicewise.usage_gateways (cluster, boot) VALUES (of_cluster, of_boot)
+            ON CONFLICT DO NOTHING;
+    END LOOP;
+    -- Before anything is locked: who waits for another's new account must hold nothing.
+    PERFORM slicewise.open_usage(of_cluster, ARRAY(
+        SELECT DISTINCT x.payer FROM jsonb_to_recordset(batch -> 'records') AS x (payer text)));
+
+    WITH booked AS (
+        INSERT INTO slicewise.usage_records AS r
+        SELECT of_gateway, x.number, x.payer, x.person, x.key_id, x.service,
+               coalesce(x.array_job_id, 0), coalesce(x.index, 0), coalesce(x.run_start_s, 0),
+               x.start_ms, x.end_ms, x.prompt_tokens, x.cached_prompt_tokens, x.output_tokens,
+               x.first_token_ms, x.outcome
+          FROM jsonb_to_recordset(batch -> 'records') AS x (
+               number bigint, payer text, person text, key_id text, service text,
+               array_job_id bigint, index bigint, run_start_s bigint, start_ms bigint,
+               end_ms bigint, prompt_tokens bigint, cached_prompt_tokens bigint,
+               output_tokens bigint, first_token_ms bigint, outcome text)
+         ORDER BY x.number
+            ON CONFLICT DO NOTHING
+        RETURNING r
+    )
+    SELECT array_agg(r) INTO fresh FROM booked;
+    IF fresh IS NULL THEN
+        RETURN '{}';
+    END IF;
+
+    INSERT INTO slicewise.usage_hours AS h (
+           cluster, hour_s, payer, person, key_id, service, array_job_id, index, run_start_s,
+           requests, prompt_tokens, cached_prompt_tokens, output_tokens, first_tokens,
+           first_token_ms)
+    SELECT of_cluster, f.end_ms / 3600000 * 3600, f.payer, f.person, f.key_id, f.service,
+           f.array_job_id, f.index, f.run_start_s, count(*), sum(f.prompt_tokens),
+           sum(f.cached_prompt_tokens), sum(f.output_tokens), count(f.first_token_ms),
+           coalesce(sum(f.first_token_ms), 0)
+      FROM unnest(fresh) AS f
+     GROUP BY 2, 3, 4, 5, 6, 7, 8, 9
+     ORDER BY 2, 3, 4, 5, 6, 7, 8, 9
+        ON CONFLICT ON CONSTRAINT pk_usage_hours DO UPDATE
+       SET requests = h.requests + excluded.requests,
+           prompt_tokens = h.prompt_tokens + excluded.prompt_tokens,
+           cached_prompt_tokens = h.cached_prompt_tokens + excluded.cached_prompt_tokens,
+           output_tokens = h.output_tokens + excluded.output_tokens,
+           first_tokens = h.first_tokens + excluded.first_tokens,
+           first_token_ms = h.first_token_ms + excluded.first_token_ms;
+
+    PERFORM slicewise.use_tokens(of_cluster, fresh);
+    RETURN ARRAY(SELECT f.number FROM unnest(fresh) AS f ORDER BY 1);
+END $$;
+
+-- The accounts, and the one run, of each of these tenants on each meter of usage.
+CREATE FUNCTION slicewise.open_usage(of_cluster text, payers text[]) RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    missing text[];
+BEGIN
+    SELECT array_agg(p.payer ORDER BY p.payer) INTO missing FROM unnest(payers) AS p (payer)
+     WHERE cardinality(slicewise.usage_meters()) <> (
+           SELECT count(*) FROM slicewise.accounts a
+             JOIN slicewise.runs r ON r.cluster = a.cluster AND r.meter = a.meter
+                  AND r.job_id = a.id AND r.start_s = 0
+            WHERE a.cluster = of_cluster AND a.tenant = p.payer AND a.kind = 'used'
+              AND a.meter = ANY (slicewise.usage_meters()));
+    IF missing IS NULL THEN
+        RETURN;
+    END IF;
+    INSERT INTO slicewise.accounts (cluster, tenant, meter, kind)
+    SELECT of_cluster, p.payer, m.meter, k.kind
+      FROM unnest(missing) AS p (payer)
+     CROSS JOIN unnest(slicewise.usage_meters()) AS m (meter)
+     CROSS JOIN (VALUES ('available'), ('used')) AS k (kind)
+     ORDER BY 2, 3, 4
+        ON CONFLICT DO NOTHING;
+    INSERT INTO slicewise.runs (cluster, meter, job_id, start_s, tenant, user_name, task, gres,
+                                cost_millislices)
+    SELECT a.cluster, a.meter, a.id, 0, a.tenant, '-', 'usage', '{}', 0
+      FROM slicewise.accounts a
+     WHERE a.cluster = of_cluster AND a.tenant = ANY (missing) AND a.kind = 'used'
+       AND a.meter = ANY (slicewise.usage_meters())
+     ORDER BY a.id
+        ON CONFLICT DO NOTHING;
+END $$;
+
+-- It does what the trigger on transfers does, as ``book`` does: its accounts are right by its joins.
+CREATE FUNCTION slicewise.use_tokens(of_cluster text, fresh slicewise.usage_records[])
+    RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    used slicewise.transfers[];
+BEGIN
+    SELECT array_agg(ROW(NULL, r.id, NULL, 'use', a.id, u.id, s.amount, s.until_s, NULL, NULL)
+                     ::slicewise.transfers)
+      INTO used
+      FROM (SELECT f.payer, max(f.end_ms) / 1000 AS until_s, count(*) AS requests,
+                   sum(f.prompt_tokens) AS prompts, sum(f.cached_prompt_tokens) AS cached,
+                   sum(f.output_tokens) AS outputs
+              FROM unnest(fresh) AS f GROUP BY f.payer) AS of_payer
+     CROSS JOIN LATERAL (VALUES ('prompt-tokens', prompts), ('cached-prompt-tokens', cached),
+                                ('output-tokens', outputs), ('requests', requests))
+                        AS s0 (meter, amount)
+     CROSS JOIN LATERAL (SELECT s0.meter, s0.amount::bigint AS amount, of_payer.until_s) AS s
+      JOIN slicewise.accounts u ON u.cluster = of_cluster AND u.tenant = of_payer.payer
+           AND u.meter = s.meter AND u.kind = 'used'
+      JOIN slicewise.accounts a ON a.cluster = of_cluster AND a.tenant = of_payer.payer
+           AND a.meter = s.meter AND a.kind = 'available'
+      JOIN slicewise.runs r ON r.cluster = of_cluster AND r.meter = s.meter AND r.job_id = u.id
+           AND r.start_s = 0
+     WHERE s.amount > 0;
+
+    -- Who has the balances may number their run's transfers.
+    PERFORM FROM slicewise.balances b
+      WHERE b.account_id IN (SELECT debit_account_id FROM unnest(used)
+                              UNION ALL SELECT credit_account_id FROM unnest(used))
+      ORDER BY b.account_id FOR UPDATE;
+    PERFORM set_config('slicewise.booking', 'on', true);
+    INSERT INTO slicewise.transfers
+           (run_id, number, kind, debit_account_id, credit_account_id, amount, until_s)
+    SELECT t.run_id, 1 + coalesce((SELECT max(b.number) FROM slicewise.transfers b
+                                    WHERE b.run_id = t.run_id), 0),
+           t.kind, t.debit_account_id, t.credit_account_id, t.amount, t.until_s
+      FROM unnest(used) AS t ORDER BY t.debit_account_id;
+    PERFORM set_config('slicewise.booking', 'off', true);
+    UPDATE slicewise.balances b SET debits = b.debits + t.amount
+      FROM unnest(used) AS t WHERE b.account_id = t.debit_account_id;
+    UPDATE slicewise.balances b SET credits = b.credits + t.amount
+      FROM unnest(used) AS t WHERE b.account_id = t.credit_account_id;
+END $$;
+
+-- Of each run the largest that was seen is kept: an engine's counters only rise.
+CREATE FUNCTION slicewise.note_engine_counters(of_cluster text, counted jsonb) RETURNS void
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    INSERT INTO slicewise.engine_counters AS c (cluster, array_job_id, index, run_start_s, service,
+                                                prompt_tokens, output_tokens)
+    SELECT of_cluster, x.array_job_id, x.index, x.run_start_s, min(x.service),
+           max(x.prompt_tokens), max(x.output_tokens)
+      FROM jsonb_to_recordset(counted) AS x (
+           array_job_id bigint, index bigint, run_start_s bigint, service text,
+           prompt_tokens bigint, output_tokens bigint)
+     GROUP BY 2, 3, 4 ORDER BY 2, 3, 4
+        ON CONFLICT ON CONSTRAINT pk_engine_counters DO UPDATE
+       SET prompt_tokens = greatest(c.prompt_tokens, excluded.prompt_tokens),
+           output_tokens = greatest(c.output_tokens, excluded.output_tokens), seen_at = now()
+     WHERE excluded.prompt_tokens >= c.prompt_tokens
+       AND excluded.output_tokens >= c.output_tokens;
+$$;
+
+-- Deletes that many records that ended before; returns how many.
+CREATE FUNCTION slicewise.forget_usage(of_cluster text, before_ms bigint, most integer)
+    RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    forgotten integer;
+BEGIN
+    DELETE FROM slicewise.usage_records r
+     WHERE r.ctid = ANY (ARRAY(
+           SELECT o.ctid FROM slicewise.usage_records o
+             JOIN slicewise.usage_gateways g ON g.id = o.gateway_id AND g.cluster = of_cluster
+            WHERE o.end_ms < least(before_ms,
+                      (extract(epoch FROM now() - interval '90 days') * 1000)::bigint)
+            LIMIT most));
+    GET DIAGNOSTICS forgotten = ROW_COUNT;
+    RETURN forgotten;
+END $$;
+
+-- Puts '-' in the place of a person's name and keys, in one tenant or in all (NULL). Every sum stays.
+CREATE FUNCTION slicewise.forget_person(of_cluster text, of_payer text, of_person text)
+    RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    forgotten bigint;
+BEGIN
+    -- Who posts waits: a record of the person that is under way would stay.
+    LOCK TABLE slicewise.usage_records IN SHARE ROW EXCLUSIVE MODE;
+    UPDATE slicewise.usage_records r SET person = '-', key_id = '-'
+      FROM slicewise.usage_gateways g
+     WHERE g.id = r.gateway_id AND g.cluster = of_cluster AND r.person = of_person
+       AND r.payer = coalesce(of_payer, r.payer) AND of_person <> '-';
+    GET DIAGNOSTICS forgotten = ROW_COUNT;
+    WITH gone AS (
+        DELETE FROM slicewise.usage_hours h
+         WHERE h.cluster = of_cluster AND h.person = of_person AND of_person <> '-'
+           AND h.payer = coalesce(of_payer, h.payer)
+        RETURNING h.*
+    )
+    INSERT INTO slicewise.usage_hours AS h (
+           cluster, hour_s, payer, person, key_id, service, array_job_id, index, run_start_s,
+           requests, prompt_tokens, cached_prompt_tokens, output_tokens, first_tokens,
+           first_token_ms)
+    SELECT cluster, hour_s, payer, '-', '-', service, array_job_id, index, run_start_s,
+           sum(requests), sum(prompt_tokens), sum(cached_prompt_tokens), sum(output_tokens),
+           sum(first_tokens), sum(first_token_ms)
+      FROM gone GROUP BY 1, 2, 3, 6, 7, 8, 9
+        ON CONFLICT ON CONSTRAINT pk_usage_hours DO UPDATE
+       SET requests = h.requests + excluded.requests,
+           prompt_tokens = h.prompt_tokens + excluded.prompt_tokens,
+           cached_prompt_tokens = h.cached_prompt_tokens + excluded.cached_prompt_tokens,
+           output_tokens = h.output_tokens + excluded.output_tokens,
+           first_tokens = h.first_tokens + excluded.first_tokens,
+           first_token_ms = h.first_token_ms + excluded.first_token_ms;
+    RETURN forgotten;
+END $$;

@@ -1,0 +1,55 @@
+"""Books what requests used, and keeps what engines counted."""
+
+import json
+from collections.abc import Sequence
+
+from sqlalchemy import func, literal, select
+from sqlalchemy.dialects.postgresql import JSONB
+
+from slicewise.cluster.rpc.usage_messages import EngineCounters, UsageRecord
+from slicewise.cluster.runtime.database import writing
+from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
+from slicewise.slurm_plugin.ledger.booking import book
+
+_POST = "SELECT slicewise.post_usage($1)"
+
+
+class Usage(LedgerPart):
+    """Records of requests, each booked once for its gateway and number."""
+
+    def post(self, boot: str, records: Sequence[UsageRecord]) -> frozenset[int]:
+        """Book all records in one transaction or none; return the numbers of those that are new.
+
+        Records must have been checked. Posting the same ones again changes nothing.
+        """
+        if not records:
+            return frozenset()
+        batch = {
+            "cluster": self._cluster,
+            "boot": boot,
+            "records": [record.model_dump() for record in records],
+        }
+        return frozenset(book(self._database.booking, _POST, json.dumps(batch)))
+
+    def note_counters(self, runs: Sequence[EngineCounters]) -> None:
+        """Keep what engines have counted; of each run the largest that was seen."""
+        counted = literal([run.model_dump() for run in runs], JSONB)
+        noted = func.slicewise.note_engine_counters(self._cluster, counted)
+        with writing(self._engine) as connection:
+            connection.execute(DEADLINE)
+            connection.execute(select(noted))
+
+    def forget(self, before_s: float, most: int) -> int:
+        """Delete that many records of requests that ended before; return how many. Sums stay."""
+        gone = func.slicewise.forget_usage(self._cluster, int(before_s * 1000), most)
+        with writing(self._engine) as connection:
+            return int(connection.execute(select(gone)).scalar_one())
+
+    def forget_person(self, person: str, tenant: str | None = None) -> int:
+        """Put ``-`` in the place of a person's name and keys, in one tenant or in all.
+
+        Every sum stays what it was. Returns in how many records.
+        """
+        gone = func.slicewise.forget_person(self._cluster, tenant, person)
+        with writing(self._engine) as connection:
+            return int(connection.execute(select(gone)).scalar_one())

@@ -1,0 +1,87 @@
+"""SQL that compares what requests used with its sums, transfers, and engines' own counters."""
+
+_HOURS = """
+WITH posted AS (
+    SELECT h.cluster, h.payer, m.meter, m.amount
+      FROM (SELECT cluster, payer, sum(prompt_tokens) AS prompts,
+                   sum(cached_prompt_tokens) AS cached, sum(output_tokens) AS outputs,
+                   sum(requests) AS requests
+              FROM slicewise.usage_hours GROUP BY 1, 2) AS h
+     CROSS JOIN LATERAL (VALUES ('prompt-tokens', prompts), ('cached-prompt-tokens', cached),
+                                ('output-tokens', outputs), ('requests', requests))
+                        AS m (meter, amount)
+), used AS (
+    SELECT u.cluster, u.tenant AS payer, u.meter, sum(t.amount) AS amount
+      FROM slicewise.transfers t JOIN slicewise.accounts u ON u.id = t.credit_account_id
+     WHERE t.kind = 'use' GROUP BY 1, 2, 3
+), differences AS (
+    SELECT cluster, payer, meter, coalesce(p.amount, 0) AS posted, coalesce(u.amount, 0) AS used
+      FROM posted p FULL JOIN used u USING (cluster, payer, meter)
+)
+SELECT count(*) AS seen, coalesce(sum(abs(posted - used)), 0) AS difference,
+       (array_agg(format('usage of %s on %s, %s: its hours have %s, its transfers %s',
+                         payer, cluster, meter, posted, used))
+        FILTER (WHERE posted <> used))[1:10] AS faults
+  FROM differences
+"""
+"""What a payer's transfers say that it used is what the sums by the hour say."""
+
+_RECORDS = """
+WITH kept AS (
+    SELECT g.cluster, r.end_ms / 3600000 * 3600 AS hour_s, r.payer, r.person, r.key_id, r.service,
+           r.array_job_id, r.index, r.run_start_s, count(*) AS requests,
+           sum(r.prompt_tokens) AS prompt_tokens,
+           sum(r.cached_prompt_tokens) AS cached_prompt_tokens,
+           sum(r.output_tokens) AS output_tokens, count(r.first_token_ms) AS first_tokens,
+           coalesce(sum(r.first_token_ms), 0) AS first_token_ms
+      FROM slicewise.usage_records r
+      LEFT JOIN slicewise.usage_gateways g ON g.id = r.gateway_id
+     GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9
+), differences AS (
+    SELECT cluster, hour_s, payer, service, coalesce(k.requests, 0) AS kept,
+           coalesce(h.requests, 0) AS requests,
+           (k.requests, k.prompt_tokens, k.cached_prompt_tokens, k.output_tokens, k.first_tokens,
+            k.first_token_ms)
+           IS DISTINCT FROM
+           (h.requests, h.prompt_tokens, h.cached_prompt_tokens, h.output_tokens, h.first_tokens,
+            h.first_token_ms)
+           AND NOT (coalesce(k.requests, 0) < h.requests
+                    AND hour_s < extract(epoch FROM now() - interval '90 days')) AS differs
+      FROM kept k FULL JOIN slicewise.usage_hours h
+     USING (cluster, hour_s, payer, person, key_id, service, array_job_id, index, run_start_s)
+)
+SELECT count(*) AS seen, count(*) FILTER (WHERE differs) AS difference,
+       (array_agg(format('usage of %s in the hour of %s of %s on %s: its records are %s requests, '
+                         'the sum says %s, or their tokens differ',
+                         service, hour_s, payer, cluster, kept, requests))
+        FILTER (WHERE differs))[1:10] AS faults
+  FROM differences
+"""
+"""Each sum is that over its hour's records. Records are deleted some day, but no young ones."""
+
+_ENGINES = """
+WITH posted AS (
+    SELECT c.*, p.prompts, p.outputs,
+           greatest(p.prompts - c.prompt_tokens, 0) + greatest(p.outputs - c.output_tokens, 0)
+           AS difference
+      FROM slicewise.engine_counters c
+     CROSS JOIN LATERAL (
+           SELECT coalesce(sum(r.prompt_tokens), 0) AS prompts,
+                  coalesce(sum(r.output_tokens), 0) AS outputs
+             FROM slicewise.usage_records r
+             JOIN slicewise.usage_gateways g ON g.id = r.gateway_id
+            WHERE (g.cluster, r.array_job_id, r.index, r.run_start_s)
+                  = (c.cluster, c.array_job_id, c.index, c.run_start_s)
+              AND r.end_ms < extract(epoch FROM c.seen_at - interval '1 minute') * 1000) AS p
+)
+SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
+       (array_agg(format('%s_%s of %s on %s: %s prompt and %s output tokens are posted, and its '
+                         'engine had counted %s and %s', array_job_id, index, service, cluster,
+                         prompts, outputs, prompt_tokens, output_tokens))
+        FILTER (WHERE difference > 0))[1:10] AS faults
+  FROM posted
+"""
+"""No more is posted of a run than its engine had counted when it was seen, a minute later at the
+earliest: what ended after that look the look can't have."""
+
+CHECKS = (_HOURS, _RECORDS, _ENGINES)

@@ -1,0 +1,85 @@
+"""Tables of what requests used: records, their sums by the hour, and what engines counted."""
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Identity,
+    Index,
+    Integer,
+    Table,
+    Text,
+    UniqueConstraint,
+    func,
+)
+
+from slicewise.slurm_plugin.ledger.tables import metadata
+
+_RUN = ("array_job_id", "index", "run_start_s")
+_TOKENS = ("prompt_tokens", "cached_prompt_tokens", "output_tokens")
+
+
+def _numbers(*names: str) -> tuple[Column[int], ...]:
+    return tuple(Column(name, BigInteger, nullable=False) for name in names)
+
+
+def _number_keys(*names: str) -> tuple[Column[int], ...]:
+    return tuple(Column(name, BigInteger, primary_key=True, autoincrement=False) for name in names)
+
+
+def _text_keys(*names: str) -> tuple[Column[str], ...]:
+    return tuple(Column(name, Text, primary_key=True) for name in names)
+
+
+usage_gateways = Table(
+    "usage_gateways",
+    metadata,
+    Column("id", Integer, Identity(always=True), primary_key=True),
+    Column("cluster", Text, nullable=False),
+    Column("boot", Text, nullable=False),
+    UniqueConstraint("cluster", "boot", name="uq_usage_gateways_boot"),
+    comment="Each process of a gateway that has numbered requests; append-only.",
+)
+
+usage_records = Table(
+    "usage_records",
+    metadata,
+    Column("gateway_id", Integer, primary_key=True, autoincrement=False),
+    *_number_keys("number"),
+    *(Column(name, Text, nullable=False) for name in ("payer", "person", "key_id", "service")),
+    *_numbers(*_RUN, "start_ms", "end_ms", *_TOKENS),
+    Column("first_token_ms", BigInteger),
+    Column("outcome", Text, nullable=False),
+    CheckConstraint(
+        "cached_prompt_tokens BETWEEN 0 AND prompt_tokens AND prompt_tokens <= 2147483647"
+        " AND output_tokens BETWEEN 0 AND 2147483647",
+        name="tokens_in_range",
+    ),
+    Index("ix_usage_records_end", "end_ms", postgresql_using="brin"),
+    comment="What each request used, once for its gateway and number. Old ones are deleted.",
+)
+
+usage_hours = Table(
+    "usage_hours",
+    metadata,
+    *_text_keys("cluster"),
+    *_number_keys("hour_s"),
+    *_text_keys("payer", "person", "key_id", "service"),
+    *_number_keys(*_RUN),
+    *_numbers("requests", *_TOKENS, "first_tokens", "first_token_ms"),
+    Index("ix_usage_hours_run", "cluster", *_RUN),
+    comment="Sums of usage records by the hour of their ends. Changed by functions alone.",
+)
+
+engine_counters = Table(
+    "engine_counters",
+    metadata,
+    *_text_keys("cluster"),
+    *_number_keys(*_RUN),
+    Column("service", Text, nullable=False),
+    *_numbers("prompt_tokens", "output_tokens"),
+    Column("seen_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Index("ix_engine_counters_seen", "cluster", "seen_at"),
+    comment="What the engine of each run has counted since its start, as last seen. Overwritten.",
+)
