@@ -44,9 +44,9 @@ def render_gateway(
 ) -> None:
     """Write HAProxy's configuration into gateway.directory, and name its haproxy.cfg.
 
-    Also writes hold.lua, sequence.lua, openai.lua, the maps, and identity.pem, the key by which
-    replicas recognize the gateway; its certificate goes to gateway.identity, which every host
-    needs where services are applied. Services, replicas and keys are added at run time, and
+    Also writes hold.lua, sequence.lua, openai.lua, usage.lua, the maps, and identity.pem, the key
+    by which replicas recognize the gateway; its certificate goes to gateway.identity, which every
+    host needs where services are applied. Services, replicas and keys are added at run time, and
     known ones stay: render again only after settings have changed, then reload HAProxy.
     """
     settings = load_settings()

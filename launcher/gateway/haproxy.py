@@ -34,8 +34,8 @@ from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.gateway import GatewaySettings
 from slicewise.launcher.gateway import identity
 from slicewise.launcher.gateway.files import replace_file
+from slicewise.launcher.gateway.ring import RingReader
 from slicewise.launcher.gateway.runtime_api import (
-    HELD,
     MOST_FILES,
     TOLD_KEY,
     WHO,
@@ -80,8 +80,6 @@ LATEST_S = 30.0
 """Seconds that the launcher hears an answer for which it no longer waits."""
 _AT_END_S = 5.0
 """Seconds that a program hears such an answer before it ends: systemd kills it after 10 s."""
-_SILENCE_S = 2.0
-"""Seconds without a word after which ``hear_held`` ends."""
 _READ_LIMIT = 64 * 1024 * 1024
 _AT_ONCE = 64
 """Most commands in one line."""
@@ -119,6 +117,7 @@ class HaproxyRuntime:
         self._everything_s = DEADLINE_S + settings.places.total / _SERVICES_PER_S
         self._looks = _Looks(self._socket)
         self._replaced = _Replaced(settings.master_socket, self._maps)
+        self._ring = RingReader(self._socket, self._process, self._replaced.has_requests)
 
     async def __aenter__(self) -> Self:
         return self
@@ -182,17 +181,19 @@ class HaproxyRuntime:
             shown += found
         return shown
 
-    async def hear_held(self, told: Callable[[], None]) -> None:
-        """Call ``told`` when requests begin to be held; return after ``_SILENCE_S`` without any.
+    async def hear(self, told: Callable[[str], None]) -> None:
+        """Call ``told`` with each line of HAProxy's ring, those first that it still has.
 
-        HAProxy sends what its ring gets, so neither asks the other anything meanwhile. After a
-        reload the connection still leads to the replaced process, which holds no more requests:
-        call again.
+        HAProxy sends what its ring gets, so neither asks the other anything meanwhile. Never
+        returns.
         """
         try:
-            await _hear(self._socket, f"show events {HELD} -w -n", told)
+            await self._ring.hear(told)
         except OSError as error:
             raise _down(self._socket, error) from error
+
+    async def _process(self) -> str:
+        return _process(await _ask(self._socket, WHO))
 
     async def timings(self) -> Mapping[str, Timings]:
         """Return how long each service's requests took, by ``tenant/service``."""
@@ -358,6 +359,16 @@ class _Replaced:
             self._said[process] = self._asking.pop(process).result()
         return [found for found in self._said.values() if found is not None]
 
+    def has_requests(self, process: str) -> bool:
+        """Whether a process, of which ``process_of`` has read, still works on requests.
+
+        Also where it has not said it yet.
+        """
+        number = int(process.split(" ", 1)[0])
+        gateway = self._said.get(number)
+        backends = gateway.backends.values() if gateway is not None else ()
+        return number in self._asking or any(backend.sessions for backend in backends)
+
     async def end_streams(self, digests: Collection[str]) -> None:
         """End streams that none of these keys has let in, in replaced processes that answer."""
         answering = self._said.keys() - self._asking.keys() - self._ended
@@ -478,28 +489,6 @@ async def _exchange(socket: Path, command: str) -> str:
         writer.close()
 
 
-async def _hear(socket: Path, command: str, told: Callable[[], None]) -> None:
-    """Call ``told`` for what comes; return when nothing comes. Raises OSError if HAProxy ends it.
-
-    HAProxy with an older configuration has no such ring: it says so and closes the connection.
-    """
-    reader, writer = await asyncio.open_unix_connection(str(socket))
-    try:
-        writer.write(f"{command}\n".encode())
-        while True:
-            try:
-                async with asyncio.timeout(_SILENCE_S):
-                    line = await reader.readline()
-            except TimeoutError:
-                return
-            if not line:
-                raise ConnectionResetError
-            if line.startswith(HELD.encode()):
-                told()
-    finally:
-        writer.close()
-
-
 def _parsed(text: str) -> Gateway:
     try:
         return parse(text)
@@ -510,8 +499,12 @@ def _parsed(text: str) -> Gateway:
 def _parted(text: str) -> tuple[str, str]:
     """Split an answer into the process that gave it and the rest."""
     who, _, rest = text.partition("\n\n")
+    return _process(who), rest
+
+
+def _process(shown: str) -> str:
     try:
-        return process_of(who), rest
+        return process_of(shown)
     except ValueError as error:
         raise _unreadable(error) from error
 

@@ -48,9 +48,10 @@ tracks the HTTP server, so health and administrative state are set there only. B
 without calls of gRPC have no other half."""
 COMPLETE_KEY = ".complete"
 """Key in the map of services that marks it as complete; no ``tenant/service`` looks like it."""
+RING = "requests"
+"""Name of HAProxy's ring by which the launcher hears of requests."""
 HELD = "held"
-"""Name of HAProxy's ring by which the launcher hears that a backend holds requests, and first word
-of what it gets."""
+"""First word of a line of the ring: a backend holds requests."""
 TOLD_KEY = ".told"
 """Key in the map of protected tenants, set once a launcher has told which tenants are protected; no
 tenant has that name."""

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Literal
 
-from slicewise.cluster.language.errors import SlicewiseError, UnreachableError
+from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.leader import ALONE, Leader
 from slicewise.cluster.runtime import log
 from slicewise.cluster.runtime.leadership import led_only
@@ -23,6 +23,7 @@ from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import LauncherSettings, Settings
 from slicewise.launcher.gateway.haproxy import HaproxyRuntime
 from slicewise.launcher.gateway.identity import require_key
+from slicewise.launcher.gateway.runtime_api import HELD
 from slicewise.launcher.probing.prober import (
     Prober,
     Replica,
@@ -43,6 +44,7 @@ from slicewise.launcher.process.statistics_socket import StatisticsSocket
 from slicewise.launcher.process.store import StateStore
 from slicewise.launcher.process.token_watch import TokenWatch
 from slicewise.launcher.process.turn import Daemon, Replicas, Runtime, Turned, turn
+from slicewise.launcher.process.usage_watch import UsageWatch
 from slicewise.launcher.rules.engines.registry import ENGINES, unknown_engines
 from slicewise.launcher.rules.turn.clock_step import STEP_S, after_step
 from slicewise.launcher.rules.turn.curves import Curves, KeptCurve, kept
@@ -66,7 +68,7 @@ until the next turn; to search all of it took twice as long as to decide."""
 _USES_EVERY_S = 60.0
 """Seconds between two looks at which API keys were used; less than the gateway remembers it."""
 _HEAR_AGAIN_S = 0.02
-"""Seconds between two connections by which the gateway says that it holds a request."""
+"""Seconds between two connections by which the gateway tells of its requests."""
 FIT_EVERY_S = 0.5
 """Seconds between two looks at which replicas lack an adapter."""
 TELL_EVERY_S = 1.0
@@ -165,6 +167,7 @@ class Launcher:
         statistics: StatisticsSocket | None = None,
         tokens: TokenWatch | None = None,
         adapters: AdapterWatch | None = None,
+        usage: UsageWatch | None = None,
     ) -> None:
         self._daemon = daemon
         self._runtime = runtime
@@ -186,6 +189,7 @@ class Launcher:
         self._statistics = statistics
         self._tokens = tokens or TokenWatch(_never)
         self._adapters = adapters or AdapterWatch(_never)
+        self._usage = usage or UsageWatch()
         self._reporter_of_services = ServiceReporter(
             *(daemon, runtime.timings, lambda: self._tokens.loads),
             *(self._adapters.reports, self._replicas.too_old),
@@ -208,7 +212,7 @@ class Launcher:
         ]
         beside.append(asyncio.create_task(_repeat(self.tell_users, TELL_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.tell_key_uses, _USES_EVERY_S)))
-        beside.append(asyncio.create_task(_repeat(self.hear_held, _HEAR_AGAIN_S)))
+        beside.append(asyncio.create_task(_repeat(self.hear, _HEAR_AGAIN_S)))
         beside.append(asyncio.create_task(_repeat(self.serve_statistics, SIDE_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.time_tokens, SIDE_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.fit_adapters, FIT_EVERY_S)))
@@ -325,18 +329,32 @@ class Launcher:
         self._curves = kept(self._curves, self._state, wall_s())
         await self._saved_curves.save(self._curves)
 
-    async def hear_held(self) -> None:
-        """Let the gateway say that it holds a request: the next turn is then due immediately."""
+    async def hear(self) -> None:
+        """Let the gateway tell which requests it holds, and what those that have ended used.
+
+        While it holds one, the next turn is due immediately.
+        """
         if not self._leader.leads():
             await asyncio.sleep(LONGEST_S)
             return
+        hearing = asyncio.create_task(self._runtime.hear(self._heard))
         try:
-            await self._runtime.hear_held(self._held)
-        except UnreachableError as error:
+            while self._leader.leads() and not hearing.done():
+                await asyncio.wait({hearing}, timeout=LONGEST_S)
+            if hearing.done():
+                hearing.result()
+        except SlicewiseError as error:
             self._reporter.once("", "gateway_not_heard", str(error))
             await asyncio.sleep(LONGEST_S)
+        finally:
+            hearing.cancel()
+
+    def _heard(self, line: str) -> None:
+        self._reporter.once("", "gateway_not_heard", "")
+        if line.startswith(f"{HELD} "):
+            self._held()
         else:
-            self._reporter.once("", "gateway_not_heard", "")
+            self._usage.hear(line)
 
     def _held(self) -> None:
         """Make a turn due, but not more often than while requests wait: many backends say it."""

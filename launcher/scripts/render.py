@@ -24,6 +24,7 @@ from slicewise.launcher.gateway.runtime_api import (
     GRPC,
     HELD,
     MOST_FILES,
+    RING,
     TOLD_KEY,
     Maps,
     files_left,
@@ -47,6 +48,7 @@ from slicewise.launcher.rules.gateway.timings import (
     TIMINGS,
 )
 from slicewise.launcher.rules.gateway.types import IDLE
+from slicewise.launcher.rules.gateway.usage_lines import MOST_LINE_BYTES, MOST_TOKENS, USAGE
 from slicewise.launcher.rules.profiling.figures import ProfileTask
 from slicewise.launcher.rules.profiling.token_figures import TokenTask
 
@@ -56,7 +58,8 @@ if TYPE_CHECKING:
 _DOOR = Path(__file__).with_name("door.py")
 _LOOPBACK = Path(__file__).with_name("loopback.py")
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
-CONFIGURATION, HOLD, SEQUENCE, OPENAI = "haproxy.cfg", "hold.lua", "sequence.lua", "openai.lua"
+CONFIGURATION, HOLD, SEQUENCE = "haproxy.cfg", "hold.lua", "sequence.lua"
+OPENAI, USAGE_SCRIPT = "openai.lua", "usage.lua"
 RATE_MAP, CONCURRENT_MAP = "rate.map", "concurrent.map"
 _SAFE_PATH = re.compile(r"/[A-Za-z0-9_./@+-]*")
 _NO_LIMIT = 1_000_000_000
@@ -82,6 +85,7 @@ theirs immediately."""
 FRAME_MS = 20_000
 """Milliseconds for which the newest requests go first; then those that have come until then have
 their turn."""
+_RING_BYTES = 8 * 1024 * 1024
 _RETRY_AFTER_S = 30
 """Retry-After, in seconds, of requests that are given up on where the launcher has no estimate."""
 _SAFE_BIND = re.compile(r"[A-Za-z0-9_.:*\[\],-]+")
@@ -301,7 +305,12 @@ def gateway_files(
         "questions_at_once": _QUESTIONS_AT_ONCE,
         "owners": owners,
         "frame_ms": FRAME_MS,
+        "ring": RING,
+        "ring_bytes": _RING_BYTES,
         "held": HELD,
+        "usage": USAGE,
+        "most_line_bytes": MOST_LINE_BYTES,
+        "most_tokens": MOST_TOKENS,
         "retry_after_s": _RETRY_AFTER_S,
         "header_bytes": _HEADER_BYTES,
         "most_json_bytes": settings.max_json_mib * 1024 * 1024,
@@ -319,7 +328,7 @@ def gateway_files(
     }
     texts = {
         name: _environment().get_template(f"{name}.j2").render(values)
-        for name in (CONFIGURATION, HOLD, SEQUENCE, OPENAI)
+        for name in (CONFIGURATION, HOLD, SEQUENCE, OPENAI, USAGE_SCRIPT)
     }
     rates = {name: limit.requests_per_s for name, limit in limits.tenants.items()}
     concurrent = {name: limit.concurrent for name, limit in limits.tenants.items()}

@@ -956,38 +956,28 @@ async def test_requests_at_a_replica_that_hangs_are_ended(gateway: Harness, repl
 
 async def test_the_launcher_hears_at_once_that_a_request_is_held(gateway: Harness, replicas):
     await gateway.set_replicas()
-    heard = asyncio.Event()
-
-    async def hear() -> None:
-        """Again where that has ended: after a silence, which a busy machine makes, too."""
-        while not heard.is_set():
-            await gateway.runtime.hear_held(heard.set)
-
-    hearing = asyncio.create_task(hear())
-    asked: list[asyncio.Task[tuple[int, str]]] = []
+    lines: list[str] = []
+    hearing = asyncio.create_task(gateway.runtime.hear(lines.append))
+    (asked,) = gateway.asking(1)
 
     async def is_heard() -> bool:
-        """Requests of before the connection are not sent, so one more is held each time."""
-        asked.extend(gateway.asking(1))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await heard.wait()
-        return heard.is_set()
+        return "held pool1" in lines
 
     await eventually(is_heard)
     await gateway.set_replicas((replicas[0], ServerMode.READY))
-    assert statuses(await asyncio.gather(*asked)) == {200}
-    await hearing
+    assert (await asked)[0] == 200
+    hearing.cancel()
 
 
 async def test_what_is_not_held_is_not_heard(gateway: Harness, replicas):
     await gateway.set_replicas((replicas[0], ServerMode.READY))
-    told: list[bool] = []
-    hearing = asyncio.create_task(gateway.runtime.hear_held(lambda: told.append(True)))
+    lines: list[str] = []
+    hearing = asyncio.create_task(gateway.runtime.hear(lines.append))
     assert (await gateway.ask())[0] == 200
     assert (await gateway.ask("/t/unknown/v2"))[0] == 404
-    await hearing
-    assert not told
+    await asyncio.sleep(1)
+    assert not [line for line in lines if line.startswith("held")]
+    hearing.cancel()
 
 
 async def counted(gateway: Harness, model: str = "m") -> list[tuple[int, int, int]]:

@@ -72,6 +72,7 @@ def test_render_writes_all_files_and_names_the_configuration(directory: Path):
         "sequences.map",
         "services.map",
         "tenants.map",
+        "usage.lua",
         "used.map",
     ]
     text = (directory / "haproxy.cfg").read_text()

@@ -114,7 +114,7 @@ class World:
     async def timings(self) -> Mapping[str, Timings]:
         return {}
 
-    async def hear_held(self, told: Callable[[], None]) -> None:
+    async def hear(self, told: Callable[[str], None]) -> None:
         self.told = told
         await asyncio.Event().wait()
 

@@ -101,7 +101,8 @@ def test_the_gateway_has_its_pool():
         f"    timeout server {600_000 + 2 * 42_000}ms\n" in text.partition("backend retry-once")[2]
     )
     assert set(files) == {
-        *("haproxy.cfg", "hold.lua", "sequence.lua", "openai.lua", "rate.map", "concurrent.map")
+        *("haproxy.cfg", "hold.lua", "sequence.lua", "openai.lua", "usage.lua"),
+        *("rate.map", "concurrent.map"),
     }
 
 

@@ -1,0 +1,299 @@
+"""What a real HAProxy counts of answers as they pass, and how the launcher hears of it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import aiohttp
+import pytest
+from aiohttp import web
+from gateway_harness import CHAT, Harness, Replica, eventually, gateway_up
+
+from slicewise.launcher.rules.gateway.routing import Route
+from slicewise.launcher.rules.gateway.types import ServerMode
+from slicewise.launcher.rules.gateway.usage_lines import UsageLine, parse_usage_line
+
+pytestmark = pytest.mark.integration
+
+STREAM = "text/event-stream"
+JSON = "application/json"
+LIES = 'as I said, "usage":{"prompt_tokens":1,"completion_tokens":1}} and \\ "'
+"""What a model says of itself."""
+USAGE = {
+    "prompt_tokens": 9,
+    "completion_tokens": 7,
+    "total_tokens": 16,
+    "prompt_tokens_details": {"cached_tokens": 4},
+}
+OF_RESPONSES = {
+    "input_tokens": 9,
+    "input_tokens_details": {"cached_tokens": 4},
+    "output_tokens": 7,
+    "output_tokens_details": {"reasoning_tokens": 3},
+    "total_tokens": 16,
+}
+OF_MESSAGES = {"input_tokens": 3, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 2}
+TOOL = {"usage": USAGE | {"prompt_tokens": 1}, "timings": {"prompt_n": 1, "predicted_n": 1}}
+"""What a tool gets: a model chooses its keys."""
+
+
+def chunk(text: str | None, **more: object) -> dict[str, object]:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+    return {"id": "c", "choices": [choice], **more}
+
+
+def events(*said: object) -> bytes:
+    lines = [
+        one if isinstance(one, str) else json.dumps(one, separators=(",", ":")) for one in said
+    ]
+    return "".join(f"data: {line}\n\n" for line in lines).encode()
+
+
+def compact(said: object) -> bytes:
+    return json.dumps(said, separators=(",", ":")).encode()
+
+
+@dataclass
+class Said:
+    """An answer of the engine, in pieces. It ends after that, or goes on, or is killed."""
+
+    pieces: Sequence[bytes]
+    kind: str = JSON
+    status: int = 200
+    then: Literal["ends", "goes on", "is killed"] = "ends"
+
+
+class Engine(Replica):
+    """Answers what it is told to."""
+
+    said = Said([b"{}"])
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        await request.read()
+        self.headers = {key.lower(): value for key, value in request.headers.items()}
+        answer = web.StreamResponse(status=self.said.status)
+        answer.content_type = self.said.kind
+        await answer.prepare(request)
+        for piece in self.said.pieces:
+            await answer.write(piece)
+            await asyncio.sleep(0.01)
+        if self.said.then == "goes on":
+            self.pause()
+            await self._goes_on.wait()
+        if self.said.then == "is killed" and request.transport is not None:
+            request.transport.abort()
+        return answer
+
+
+@dataclass
+class Metered:
+    """A gateway, its only replica, and what the launcher hears."""
+
+    gateway: Harness
+    engine: Engine
+    lines: list[str]
+
+    @property
+    def heard(self) -> list[UsageLine]:
+        return [line for text in self.lines if (line := parse_usage_line(text)) is not None]
+
+    async def route(self) -> None:
+        targets = {self.engine.endpoint: ServerMode.READY}
+        await self.gateway.route(Route("t/chat", 4, targets, "llamacpp"))
+
+    async def ask(self, said: Said) -> bytes:
+        self.engine.said = said
+        url = f"{self.gateway.settings.url}/t/chat{CHAT}"
+        async with self.gateway.session.post(url, json={"model": "chat"}) as answer:
+            return await answer.read()
+
+    async def line(self, count: int = 1) -> UsageLine:
+        """The last of so many."""
+
+        async def is_heard() -> bool:
+            return len(self.heard) == count
+
+        await eventually(is_heard)
+        return self.heard[-1]
+
+    async def counted(self, said: Said) -> tuple[int, int, int]:
+        """Prompt, cached and output tokens of an answer that the client gets as it is."""
+        assert await self.ask(said) == b"".join(said.pieces)
+        line = await self.line()
+        assert (line.outcome, line.is_exact) == ("whole", True)
+        return line.prompt_tokens, line.cached_tokens, line.output_tokens
+
+
+@pytest.fixture
+async def metered(tmp_path: Path) -> AsyncIterator[Metered]:
+    async with gateway_up(tmp_path, services=2, backends=1) as gateway:
+        engine = Engine()
+        await engine.start()
+        lines: list[str] = []
+        hearing = asyncio.create_task(gateway.runtime.hear(lines.append))
+        metered = Metered(gateway, engine, lines)
+        await metered.route()
+        try:
+            yield metered
+        finally:
+            hearing.cancel()
+            await engine.stop()
+
+
+CHATS = (
+    compact({"choices": [{"message": {"content": LIES}}], "usage": USAGE, "id": "x"}),
+    json.dumps(
+        {"choices": [{"message": {"content": LIES * 500}}], "usage": USAGE}, indent=2
+    ).encode(),
+    # llama.cpp: timings behind usage.
+    compact({"choices": [], "usage": USAGE, "timings": {"prompt_n": 5, "cache_n": 4}}),
+    compact({"usage": USAGE, "results": [{"document": {"text": "x" * 50_000}}]}),
+    compact({"choices": [{"message": {"tool_calls": [TOOL]}}], "usage": USAGE, "x": TOOL}),
+    compact({"data": [{"embedding": [0.125] * 9000}], "usage": USAGE}),
+    compact({"output": [{"text": LIES}], "tools": [TOOL], "usage": OF_RESPONSES, "metadata": TOOL}),
+    compact(
+        {
+            "content": [{"type": "tool_use", "input": TOOL}],
+            "usage": OF_MESSAGES | {"output_tokens": 7},
+        }
+    ),
+)
+
+
+@pytest.mark.parametrize("body", CHATS)
+@pytest.mark.parametrize("size", [7, 100_000])
+async def test_what_the_engine_says_at_the_end_of_a_whole_answer_counts(
+    metered: Metered, body: bytes, size: int
+):
+    size = max(size, len(body) // 100)
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    assert await metered.counted(Said(pieces)) == (9, 4, 7)
+    assert "accept-encoding" not in metered.engine.headers
+
+
+STREAMS = (
+    events(chunk(""), chunk("a"), chunk(LIES), chunk(None, usage=USAGE), "[DONE]"),
+    # vLLM: the sum so far in each chunk.
+    events(
+        *(chunk("a", usage={"prompt_tokens": 9, "completion_tokens": n}) for n in range(8)),
+        {"choices": [], "usage": USAGE},
+        "[DONE]",
+    ),
+    # llama.cpp, whose client has not asked for usage.
+    events(
+        chunk(LIES),
+        chunk(None, timings={"cache_n": 4, "prompt_n": 5, "predicted_n": 7}),
+        "[DONE]",
+    ),
+    events(
+        {"type": "response.created", "response": {"usage": None, "tools": [TOOL]}},
+        {"type": "response.output_text.delta", "delta": LIES},
+        {"type": "response.completed", "response": {"text": LIES * 500, "usage": OF_RESPONSES}},
+    ),
+    events(
+        {"type": "response.created", "response": {}},
+        {"type": "response.incomplete", "response": {"usage": OF_RESPONSES}, "sequence_number": 7},
+    ),
+    events(
+        {"type": "response.failed", "response": {"output": [TOOL], "usage": OF_RESPONSES}},
+    ),
+    events(
+        {"type": "message_start", "message": {"usage": OF_MESSAGES | {"output_tokens": 1}}},
+        {"type": "content_block_start", "content_block": {"type": "tool_use", "input": TOOL}},
+        {
+            "type": "content_block_delta",
+            "delta": {"type": "input_json_delta", "partial_json": LIES},
+        },
+        {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 7}},
+        {"type": "message_stop"},
+    ),
+)
+
+
+@pytest.mark.parametrize("body", STREAMS)
+@pytest.mark.parametrize("size", [11, 100_000])
+async def test_what_the_engine_says_in_a_stream_counts(metered: Metered, body: bytes, size: int):
+    size = max(size, len(body) // 100)
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    assert await metered.counted(Said(pieces, STREAM)) == (9, 4, 7)
+
+
+async def test_of_a_stream_whose_client_hangs_up_its_chunks_are_counted(metered: Metered):
+    body = events(chunk(""), chunk("a"), chunk("b"), chunk("c"))
+    metered.engine.said = Said([body], STREAM, then="goes on")
+    url = f"{metered.gateway.settings.url}/t/chat{CHAT}"
+    async with metered.gateway.session.post(url, json={"model": "chat"}) as answer:
+        await answer.content.readexactly(len(body))
+        answer.close()
+    line = await metered.line()
+    assert (line.prompt_tokens, line.output_tokens) == (0, 3)
+    assert (line.outcome, line.is_exact) == ("cut", False)
+    assert line.replica == metered.engine.endpoint.digest
+
+
+async def test_of_a_stream_that_says_its_sums_the_last_one_counts_when_it_is_cut(metered: Metered):
+    sums = [{"prompt_tokens": 9, "completion_tokens": number} for number in range(8)]
+    body = events(*(chunk("a", usage=said) for said in sums))
+    with suppress(aiohttp.ClientError):
+        await metered.ask(Said([body], STREAM, then="is killed"))
+    line = await metered.line()
+    assert (line.prompt_tokens, line.output_tokens, line.is_exact) == (9, 7, True)
+    assert line.outcome == "cut"
+
+
+async def test_a_client_that_leaves_before_the_answer_is_told_of_too(metered: Metered):
+    metered.engine.said = Said([], STREAM, then="goes on")
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await metered.ask(metered.engine.said)
+    line = await metered.line()
+    assert (line.service, line.output_tokens, line.outcome) == ("t/chat", 0, "cut")
+
+
+async def test_an_error_is_a_request_that_failed(metered: Metered):
+    await metered.ask(Said([compact({"error": {"message": "no"}})], status=400))
+    line = await metered.line()
+    assert (line.outcome, line.prompt_tokens, line.output_tokens) == ("failed", 0, 0)
+    assert line.end_ms >= line.start_ms
+
+
+HOSTILE = (
+    b'"' * 300_000,
+    b"\\" * 300_000,
+    b"{" * 300_000,
+    b'{"usage":{"prompt_tokens":' + b"9" * 300 + b',"completion_tokens":1}}',
+    b'{"usage":' * 10_000,
+    b"}" * 300_000 + b'"usage":{}',
+    b'\\"usage":{"prompt_tokens":5,"completion_tokens":5}}',
+    b"\n" * 100_000,
+    b"data: \n" * 50_000,
+    b"data: " + b"x" * 300_000 + b"\n\n",
+    b'data: {"usage":{"prompt_tokens":1e9}}\n\n',
+)
+
+
+@pytest.mark.parametrize("kind", [JSON, STREAM])
+async def test_whatever_a_replica_answers_passes_and_is_bounded(metered: Metered, kind: str):
+    for number, body in enumerate(HOSTILE, 1):
+        assert await metered.ask(Said([body], kind)) == body
+        line = await metered.line(number)
+        assert line.outcome == "whole"
+        assert max(line.prompt_tokens, line.cached_tokens, line.output_tokens) <= 1_000_000_000
+
+
+async def test_a_reload_loses_no_line(metered: Metered):
+    body = events(chunk("a"), {"choices": [], "usage": USAGE}, "[DONE]")
+    goes_on = [events(chunk("a"))] * 400 + [body]
+    asked = asyncio.create_task(metered.ask(Said(goes_on, STREAM)))
+    await asyncio.sleep(0.3)
+    await metered.gateway.reload()
+    await metered.route()
+    await metered.ask(Said([body], STREAM))
+    await asked
+    await metered.line(2)
+    assert {line.prompt_tokens for line in metered.heard} == {9}
+    assert len({line.boot for line in metered.heard}) == 2

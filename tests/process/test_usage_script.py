@@ -1,0 +1,161 @@
+"""Tests what usage.lua counts of answers, with a stand-in for HAProxy."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.launcher.rules.gateway.usage_lines import UsageLine, parse_usage_line
+from slicewise.launcher.scripts.render import gateway_files
+
+HAPROXY = """
+local usage, said
+filter = { FLT_CFG_FL_HTX = 1, register_data_filter = function() end }
+core = {
+    debug = 7, warning = 4, thread = 3,
+    now = function() return { sec = 1, usec = 2000 } end,
+    get_info = function() return { Pid = 17, Start_time_sec = 5 } end,
+    log = function(_, text) said = text end,
+    register_filter = function(_, class) usage = class end,
+}
+%s
+for line in io.lines() do
+    local kind, is_whole, hex = line:match("^(%%S+) (%%d) (.*)$")
+    local vars = { ["txn.metered"] = true, ["txn.service"] = "t/chat", ["txn.payer"] = "t" }
+    local txn = {
+        f = { status = function() return 200 end },
+        get_var = function(_, name) return vars[name] end,
+    }
+    local request = { is_resp = function() return false end }
+    local answer = { is_resp = function() return true end }
+    local text
+    local message = {
+        channel = answer,
+        get_headers = function() return { ["content-type"] = { [0] = kind } } end,
+        body = function() return text end,
+    }
+    local state = usage:new()
+    state:start_analyze(txn, request)
+    state:start_analyze(txn, answer)
+    state:http_headers(txn, message)
+    for piece in hex:gmatch("%%S+") do
+        text = piece:gsub("%%x%%x", function(one) return string.char(tonumber(one, 16)) end)
+        state:http_payload(txn, message)
+    end
+    if is_whole == "1" then state:http_end(txn, message) end
+    said = nil
+    state:end_analyze(txn, answer)
+    state:end_analyze(txn, answer)
+    print(said)
+end
+"""
+STREAM, JSON = "text/event-stream", "application/json"
+USAGE = {"prompt_tokens": 9, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 4}}
+
+
+@cache
+def program() -> str:
+    made = GatewaySettings(directory=Path("/gw"), services=1, backends=1, servers=1)
+    return HAPROXY % gateway_files(made)["usage.lua"]
+
+
+def lines(*answers: tuple[str, Sequence[bytes]], is_whole: bool = True) -> list[UsageLine]:
+    told = [
+        f"{kind} {is_whole:d} {' '.join(piece.hex() for piece in pieces)}"
+        for kind, pieces in answers
+    ]
+    ran = subprocess.run(
+        ("lua5.3", "-e", program()),
+        input="\n".join(told),
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    parsed = [parse_usage_line(text) for text in ran.stdout.splitlines()]
+    assert len(parsed) == len(answers)
+    return [line for line in parsed if line is not None]
+
+
+def counts(line: UsageLine) -> tuple[int, int, int]:
+    return line.prompt_tokens, line.cached_tokens, line.output_tokens
+
+
+def test_lines_of_a_thread_are_numbered_one_after_the_other():
+    said = lines(*[(JSON, [b"{}"])] * 3)
+    assert [(line.thread, line.place, line.boot) for line in said] == [
+        (3, place, "17-5") for place in range(3)
+    ]
+
+
+LIAR = json.dumps('","usage":{"prompt_tokens":1,"completion_tokens":1}')[1:-1]
+TEXTS = st.one_of(st.text(max_size=20), st.sampled_from((LIAR, '"usage":{', "\\", '\\"', "}]}")))
+VALUES = st.recursive(
+    st.one_of(TEXTS, st.integers(-9, 9), st.none()),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.one_of(TEXTS, st.sampled_from(("usage", "timings"))), inner, max_size=3),
+    ),
+    max_leaves=6,
+)
+OTHERS = st.dictionaries(
+    st.text(max_size=8).filter(lambda key: key not in {"usage", "timings"}), VALUES
+)
+
+
+@st.composite
+def pieces(draw: st.DrawFn, body: bytes) -> list[bytes]:
+    cuts = sorted(draw(st.lists(st.integers(0, len(body)), max_size=5)))
+    return [body[at:end] for at, end in zip((0, *cuts), (*cuts, len(body)), strict=True)]
+
+
+@st.composite
+def whole_answers(draw: st.DrawFn) -> list[bytes]:
+    """An answer with usage somewhere among an engine's keys, and anything deeper."""
+    before, after = draw(OTHERS), draw(OTHERS)
+    padding = {"choices": [{"content": draw(TEXTS) * draw(st.sampled_from((1, 3000)))}]}
+    said: dict[str, Any] = {**before, **padding, "usage": USAGE, **after}
+    spaces = draw(st.sampled_from(((",", ":"), (", ", ": "))))
+    body = json.dumps(said, separators=spaces, ensure_ascii=draw(st.booleans()))
+    return draw(pieces(body.encode("utf-8", "replace")))
+
+
+@given(st.lists(whole_answers(), min_size=20, max_size=40))
+@settings(max_examples=10)
+def test_only_the_engine_s_own_counts_are_counted(answers: list[list[bytes]]):
+    said = lines(*((JSON, answer) for answer in answers))
+    assert [counts(line) for line in said] == [(9, 4, 7)] * len(answers)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[list[bytes], int]:
+    """A stream without counts, and how many of its chunks have text."""
+    texts = draw(st.lists(st.text(max_size=6), max_size=8))
+    chunks = [
+        {"choices": [{"delta": {"content": text, "x": [{"usage": USAGE}]}}]} for text in texts
+    ]
+    end = draw(st.sampled_from(("\n\n", "\r\n\r\n")))
+    body = "".join(f"data: {json.dumps(one, separators=(',', ':'))}{end}" for one in chunks)
+    return draw(pieces(body.encode())), sum(map(bool, texts))
+
+
+@given(st.lists(streams(), min_size=20, max_size=40))
+@settings(max_examples=10)
+def test_of_a_stream_without_counts_chunks_with_text_are_counted(
+    answers: list[tuple[list[bytes], int]],
+):
+    said = lines(*((STREAM, parts) for parts, _ in answers), is_whole=False)
+    assert [line.output_tokens for line in said] == [chunks for _, chunks in answers]
+    assert {line.is_exact for line in said} == {False}
+
+
+@given(st.lists(st.lists(st.binary(max_size=300), max_size=4), min_size=30, max_size=60))
+@settings(max_examples=10)
+def test_any_bytes_are_an_answer(answers: list[list[bytes]]):
+    for kind in (STREAM, JSON):
+        assert len(lines(*((kind, parts) for parts in answers))) == len(answers)
