@@ -31,6 +31,7 @@ from slicewise.cluster.language.adapters import (
     Adapters,
     adapters_of,
 )
+from slicewise.cluster.language.audience import AUDIENCE, Audience
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.engine_names import ENGINE_NAME_WORDS, EngineName
 from slicewise.cluster.language.environment import ENVIRONMENT, Environment, encoded
@@ -76,14 +77,15 @@ def _without_parents(path: str) -> str:
 
 
 OPENAI_NAME = "v1"
-"""No service has this name: ``/TENANT/v1`` is the one address of all services of a tenant that
-speak OpenAI's API."""
+"""No tenant and no service has this name: ``/v1`` and ``/TENANT/v1`` are the addresses of all
+services that speak OpenAI's API, of the site and of a tenant."""
 
 
 def _not_openai(name: str) -> str:
     if name == OPENAI_NAME:
         raise ValueError(
-            f"no service has the name {name}: /TENANT/{name} stands for all that speak OpenAI's API"
+            f"no tenant and no service has the name {name}: /{name} and /TENANT/{name} stand for"
+            " all that speak OpenAI's API"
         )
     return name
 
@@ -98,6 +100,7 @@ Tenant = Annotated[
     str,
     BeforeValidator(lambda written: account_name(written) if isinstance(written, str) else written),
     StringConstraints(pattern=r"^[a-z0-9_][a-z0-9_.-]{0,62}$"),
+    AfterValidator(_not_openai),
 ]
 _TENANT = "1 to 63 letters, digits and _ . -, the first no . or -"
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
@@ -297,6 +300,11 @@ class ServiceSpec(BaseModel):
         description="Hosts from which the engine may fetch images and other media that requests "
         "name by URL, with commas between them; *: any. Unset: none. Only vllm, and llamacpp "
         "with *.",
+    )
+    audience: Audience | None = Field(
+        None,
+        description='Tenants that may ask it beside its owner, each with all below it: ["vision"]; '
+        '"*": all. Unset: its owner alone. The owner\'s quota runs it.',
     )
     readiness: Literal["inference", "model"] = Field(
         "inference",
@@ -560,17 +568,17 @@ def values_of(directives: Mapping[str, str]) -> Mapping[str, str]:
         return directives
 
 
-def follows_by_adapters(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+def can_follow(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
     """Whether replicas with the directives ``before`` need no successors with those of ``after``.
 
-    They load and unload adapters instead, if nothing else has changed and their servers were
-    started for adapters.
+    They don't if only the audience has changed, which the gateway minds. They load and unload
+    adapters, if nothing else has changed and their servers were started for adapters.
     """
-    return bool(adapters_of(before)) and _but_adapters(before) == _but_adapters(after)
-
-
-def _but_adapters(directives: Mapping[str, str]) -> Mapping[str, str]:
-    return {key: text for key, text in values_of(directives).items() if key != "adapters"}
+    old, new = values_of(before), values_of(after)
+    differ = {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
+    if adapters_of(before):
+        return differ <= {"adapters", "audience"}
+    return differ == {"audience"}
 
 
 def spec_of_directives(values: Mapping[str, str]) -> ServiceSpec:
@@ -624,7 +632,7 @@ def _problem(item: Any) -> str:
     key = str(item["loc"][0])
     if item["type"] == _MISSING:
         return f"{key}: missing"
-    if key == "name" and item["type"] == _VALUE:
+    if key in {"name", "tenant"} and item["type"] == _VALUE:
         return f"{key}: {_message(item)}"
     if item["type"] == _UNKNOWN:
         near = " or ".join(get_close_matches(key, ServiceSpec.model_fields))
@@ -666,6 +674,7 @@ _TEXTS = {
     "engine": ENGINE_NAME_WORDS,
     "environment": ENVIRONMENT,
     "adapters": ADAPTERS,
+    "audience": AUDIENCE,
 }
 
 

@@ -119,11 +119,14 @@ class GrantsAnswer(Answer):
         protected: tenants that ever had a key and were not opened since, in order, because
             revoking the last key must not open their services to every client.
         limits: of each tenant, person and key that has any.
+        models: what names of models mean for each tenant: entries of the gateway's map, as in
+            ``slicewise.cluster.language.model_names``.
     """
 
     keys: dict[str, KeyGrant] = Field(default_factory=dict)
     protected: tuple[str, ...] = ()
     limits: tuple[SubjectLimits, ...] = ()
+    models: dict[str, str] = Field(default_factory=dict)
 
     def at(self, now_s: float) -> Self:
         """Return the answer without the keys that have expired by then."""

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from slicewise.cluster.language.model_names import Alias, ServiceKey
 from slicewise.cluster.language.service_places import ServicePlaces
 
 
@@ -73,6 +75,11 @@ class GatewaySettings(BaseModel):
         True,
         description="Every service requires an API key; false: only services of tenants that have "
         "a key do.",
+    )
+    aliases: Annotated[Mapping[Alias, ServiceKey], Field(max_length=256)] = Field(
+        {},
+        description='Further names of models: NAME = "OWNER/NAME" of a service. An alias is for '
+        "those who may use that service, and wins over services of its name that others share.",
     )
     limits: LimitSettings = LimitSettings()
     services: int = Field(

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from slicewise.cluster.language.adapters import adapters_of
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
-from slicewise.cluster.language.service import follows_by_adapters
+from slicewise.cluster.language.service import can_follow
 from slicewise.cluster.rpc.key_messages import GrantsAnswer
 from slicewise.cluster.rpc.messages import (
     DesiredSlotsAnswer,
@@ -274,7 +274,7 @@ def _ask_all(replicas: Replicas, view: ViewAnswer, state: State) -> Answers:
 
 def _adapters(service: ServiceView, newest: ServiceView) -> Mapping[str, str]:
     """Return the adapters that a starting replica is to have: those of the newest, if it can."""
-    follows = follows_by_adapters(service.directives, newest.directives)
+    follows = can_follow(service.directives, newest.directives)
     return adapters_of(newest.directives if follows else service.directives)
 
 

@@ -18,7 +18,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.printable import printable
-from slicewise.cluster.language.service import follows_by_adapters
+from slicewise.cluster.language.service import can_follow
 from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.launcher.rules.engines.engine import Engine
@@ -95,9 +95,7 @@ def followed_generation(living: Sequence[ServiceView]) -> ServiceView:
     adapters.
     """
     newest = living[0]
-    current = (
-        service for service in living if follows_by_adapters(service.directives, newest.directives)
-    )
+    current = (service for service in living if can_follow(service.directives, newest.directives))
     runs = (
         service
         for service in (newest, *current)

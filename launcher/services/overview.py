@@ -9,7 +9,7 @@ from pydantic import computed_field
 from slicewise.cluster.language.documents import HIDDEN, TextOrNull
 from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.language.replica_shape import ReplicaShape
-from slicewise.cluster.language.service import follows_by_adapters, whole_number
+from slicewise.cluster.language.service import can_follow, whole_number
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.messages import (
     WHEN_REPLACED_S,
@@ -380,7 +380,7 @@ def _service(
 
 def _is_old(view: ServiceView, newest: ServiceView) -> bool:
     """Whether newer replicas replace those of a generation: they can't just load other adapters."""
-    is_followed = follows_by_adapters(view.directives, newest.directives)
+    is_followed = can_follow(view.directives, newest.directives)
     return view is not newest and not is_followed
 
 

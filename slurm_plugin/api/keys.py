@@ -1,7 +1,7 @@
 """Creates and revokes API keys for members of tenants, and gives the launcher their hashes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from slicewise.slurm_plugin.api.reads import Reads, hiding_places, require_known
 from slicewise.slurm_plugin.common.log import report
 from slicewise.slurm_plugin.ledger.keys import NewKey
 from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.services.shared_models import model_entries
 from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 
@@ -42,6 +43,7 @@ class ServiceKeys:
         *,
         rates: RateLimiter,
         operators: frozenset[int],
+        aliases: Mapping[str, str],
     ) -> None:
         self._ledger = ledger
         self._cluster_state = cluster_state
@@ -49,6 +51,7 @@ class ServiceKeys:
         self._leader = leader
         self._rates = rates
         self._operators = operators
+        self._aliases = aliases
         self._grants = GrantsAnswer()
 
     async def turn(self) -> None:
@@ -62,9 +65,12 @@ class ServiceKeys:
     def grants(self) -> GrantsAnswer:
         """The valid keys' hashes with what they open, and the tenants that require a key.
 
-        A key expires also while the database is away.
+        A key expires also while the database is away. Names of models are as Slurm was seen last.
         """
-        return self._grants.at(wall_s())
+        cluster_state = self._cluster_state
+        policy, services = cluster_state.quotas.policy, cluster_state.view.services
+        models = model_entries(policy, services, self._aliases)
+        return self._grants.at(wall_s()).model_copy(update={"models": dict(models)})
 
     async def note_uses(self, request: KeyUsesRequest) -> DoneAnswer:
         """Note when keys were last used; raises what the ledger raises, SW-DAEMON-STANDBY."""

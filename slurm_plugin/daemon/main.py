@@ -122,7 +122,10 @@ class _Daemon:
         self._orders = ServiceOrders(ledger, cluster_state, reads, leader, rates=rates)
         self._generations = ServiceGenerations(ledger, cluster_state, reads)
         self._keys = ServiceKeys(
-            ledger, cluster_state, reads, leader, rates=rates, operators=self._who.administrators
+            *(ledger, cluster_state, reads, leader),
+            rates=rates,
+            operators=self._who.administrators,
+            aliases=settings.gateway.aliases,
         )
         desk = Desk(
             self._cluster_state,

@@ -11,7 +11,7 @@ from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.documents import HIDDEN, TextOrNull
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.replica_shape import ReplicaShape
-from slicewise.cluster.language.service import AUTO, ServiceSpec, follows_by_adapters, values_of
+from slicewise.cluster.language.service import AUTO, ServiceSpec, can_follow, values_of
 from slicewise.cluster.language.units import Millislices, slices_text, slices_words
 from slicewise.cluster.rpc.messages import ServiceView, TenantView, ViewAnswer
 from slicewise.launcher.rules.engines.model_files import ModelNeeds
@@ -95,7 +95,8 @@ class ApplyPlan:
     replica: ReplicaCost | None = None
 
 
-_STAY = ("replicas that run load and unload adapters; none of them is replaced",)
+_LOAD = ("replicas that run load and unload adapters; none of them is replaced",)
+_STAY = ("only the audience changes: replicas that run go on",)
 
 
 def generations_of(views: Sequence[ServiceView], tenant: str, name: str) -> tuple[ServiceView, ...]:
@@ -130,8 +131,11 @@ def plan_apply(
     lost = _lost_note(newest)
     if not (changes or lost or force):
         return ApplyPlan("nothing", newest.array_job_id, (), bounds)
-    stay = not force and follows_by_adapters(newest.directives, spec.values())
-    surge = _STAY if stay else _surge_note(tenant, cost, _under_way(living))
+    running = [view for view in living if view is newest or _under_way([view])]
+    stay = not force and all(can_follow(view.directives, spec.values()) for view in running)
+    surge = _surge_note(tenant, cost, _under_way(living))
+    if stay:
+        surge = _STAY if {change.key for change in changes} == {"audience"} else _LOAD
     notes = (*lost, *surge, *bounds)
     return ApplyPlan("roll over", newest.array_job_id, changes, notes)
 

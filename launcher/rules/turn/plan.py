@@ -14,7 +14,7 @@ from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.service import (
     AUTO,
     ServiceSpec,
-    follows_by_adapters,
+    can_follow,
     service_spec,
     whole_number,
 )
@@ -412,7 +412,7 @@ class ServiceInput:
     def is_current(self, view: ServiceView) -> bool:
         """Whether replicas of a generation need no successors: they load others' adapters."""
         newest = self.newest
-        return view is newest or follows_by_adapters(view.directives, newest.directives)
+        return view is newest or can_follow(view.directives, newest.directives)
 
     @property
     def engine(self) -> Engine:

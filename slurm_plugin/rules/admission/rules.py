@@ -6,7 +6,8 @@ The first rule that applies decides, in this order:
 2. unreadable directives: SW-DIRECTIVE; an invalid service: SW-SERVICE
 3. a job that asks for no GPUs: pass
 4. a service of another tenant than the account that is charged: SW-SERVICE
-5. an account that the user may not use: SW-TENANT-UNKNOWN; an account without quota: SW-QUOTA-NONE
+5. an account that the user may not use: SW-TENANT-UNKNOWN; an account without quota: SW-QUOTA-NONE;
+   a service with an audience that names what is no tenant: SW-TENANT-UNKNOWN
 6. class high, which the tenant may not have: SW-CLASS-FORBIDDEN; a QOS of the site that stands for
    a class, but that the user may not name: SW-QOS
 7. GPUs (``request.py``): shared GPUs without a price, unreadable requests, GPUs without a type:
@@ -33,6 +34,7 @@ from math import ceil
 from typing import Literal
 
 from slicewise.cluster.language.accounts import account_name
+from slicewise.cluster.language.audience import EVERY_TENANT, tenants_of
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, Refusal
 from slicewise.cluster.language.gres import SHARED, gres_text
@@ -65,6 +67,7 @@ from slicewise.slurm_plugin.rules.admission.snapshot import GpuType, Recent, Sna
 
 _NOTHING_RECENT = Recent()
 _TEXT_LIMIT = 1000
+_FEW = 12
 
 
 @dataclass(frozen=True)
@@ -266,6 +269,7 @@ def _admit_service(spec: ServiceSpec, submission: _Submission) -> AdmissionDecis
             f"Write #SBATCH --account={spec.tenant}, or tenant={tenant}.",
         )
     _require_quota(request.uid, tenant, snapshot)
+    _check_audience(spec, snapshot)
     _check_class("priority_class", spec.priority_class, tenant, snapshot)
     gpus = _replica(spec, request, snapshot)
     wants = submission.wants(gpus, may_move=False, is_slot=True)
@@ -282,6 +286,22 @@ def _admit_service(spec: ServiceSpec, submission: _Submission) -> AdmissionDecis
     if request.explain:
         answer = _explained(answer, where, wants, gpus, submission)
     return _decision(answer, tag, gpus)
+
+
+def _check_audience(spec: ServiceSpec, snapshot: Snapshot) -> None:
+    """Refuse an audience that names what is no tenant: who it should be would not get in.
+
+    Of many tenants the nearest are not looked for: that takes longer than slurmctld may wait.
+    """
+    tenants = snapshot.quotas.keys()
+    named = tenants_of(spec.audience or "") - {EVERY_TENANT}
+    if unknown := sorted(named - tenants):
+        few = f"Tenants: {', '.join(sorted(tenants))}." if len(tenants) <= _FEW else ""
+        raise InvalidInputError(
+            Code.TENANT_UNKNOWN,
+            f"audience: {unknown[0]!r} is no tenant.",
+            f'{few or "A tenant is a Slurm account with a quota."} Write "*" for all tenants.',
+        )
 
 
 def _decision(answer: SubmitAnswer, tag: JobTag, gpus: ResolvedRequest) -> AdmissionDecision:

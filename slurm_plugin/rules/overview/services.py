@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from slicewise.cluster.language.service import follows_by_adapters, whole_number
+from slicewise.cluster.language.service import can_follow, whole_number
 from slicewise.cluster.rpc.messages import ServiceReport, ServiceView, SlotView
 from slicewise.cluster.rpc.overview_messages import ServiceCondition, ServiceNow
 from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, Reader
@@ -70,7 +70,7 @@ def _condition(
     older = (
         slot
         for view in living[1:]
-        if not follows_by_adapters(view.directives, newest.directives)
+        if not can_follow(view.directives, newest.directives)
         for slot in view.slots
     )
     if any(slot.state in _UNDER_WAY for slot in older):

@@ -11,6 +11,7 @@ from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.service import OPENAI_NAME
 from slicewise.cluster.language.units import Millislices, slices_text
 from slicewise.slurm_plugin.rules.common.known_names import names_text
 from slicewise.slurm_plugin.rules.common.qos_names import can_have_qos, qos_name
@@ -71,9 +72,9 @@ def changed_together(
 
 def _alone(policy: Policy, update: TenantUpdate) -> Policy:
     """The policy after one update, without checking nominals against the tree."""
-    _check_name(update.tenant)
     if update.removed:
         return _without(policy, update.tenant)
+    _check_name(update.tenant)
     if update.tenant not in policy:
         _check_qos(update.tenant)
     tenant = policy.get(update.tenant, Tenant(update.tenant, "", Quota(Millislices(0))))
@@ -346,11 +347,12 @@ def updated(tenant: Tenant, update: TenantUpdate) -> Tenant:
 
 
 def _check_name(name: str) -> None:
-    if not _TENANT.fullmatch(name) or name == ROOT_ACCOUNT:
+    if not _TENANT.fullmatch(name) or name in {ROOT_ACCOUNT, OPENAI_NAME}:
         raise InvalidInputError(
             Code.VALUE,
             f"{name!r} can't be a tenant.",
-            "A tenant is a Slurm account other than root, of letters, digits, '_', '.', '-'.",
+            "A tenant is a Slurm account other than root, of letters, digits, '_', '.', '-'. "
+            f"/{OPENAI_NAME} is the gateway's address of all shared models.",
         )
 
 

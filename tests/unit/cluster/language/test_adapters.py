@@ -7,7 +7,7 @@ from slicewise.cluster.language.adapters import MOST_ADAPTERS, adapters_of, mode
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.service import (
     ServiceSpec,
-    follows_by_adapters,
+    can_follow,
     spec_of_directives,
 )
 
@@ -68,12 +68,12 @@ def test_names_and_paths_that_could_mean_anything_else_are_refused(adapters: obj
 
 def test_replicas_stay_if_only_adapters_differ_and_their_server_can_load_some():
     one, two, none = spec(adapters={"a": "x"}), spec(adapters={"b": "y"}), spec()
-    assert follows_by_adapters(one.values(), two.values())
-    assert follows_by_adapters(one.values(), none.values())
-    assert follows_by_adapters(one.values(), one.values())
-    assert not follows_by_adapters(none.values(), one.values())
+    assert can_follow(one.values(), two.values())
+    assert can_follow(one.values(), none.values())
+    assert can_follow(one.values(), one.values())
+    assert not can_follow(none.values(), one.values())
     other = spec(adapters={"a": "x"}, adapter_rank=64)
-    assert not follows_by_adapters(one.values(), other.values())
+    assert not can_follow(one.values(), other.values())
 
 
 def test_a_key_that_an_older_script_leaves_out_counts_with_its_default():
@@ -81,8 +81,8 @@ def test_a_key_that_an_older_script_leaves_out_counts_with_its_default():
     one, two = spec(adapters={"a": "x"}).values(), spec(adapters={"b": "y"}).values()
     older = {key: text for key, text in one.items() if key != "memory_mib"}
     assert older != one
-    assert follows_by_adapters(older, two)
-    assert not follows_by_adapters(older, dict(two) | {"memory_mib": "77"})
+    assert can_follow(older, two)
+    assert not can_follow(older, dict(two) | {"memory_mib": "77"})
     unreadable = dict(one) | {"of_another_version": "1"}
-    assert follows_by_adapters(unreadable, dict(two) | {"of_another_version": "1"})
-    assert not follows_by_adapters(unreadable, two)
+    assert can_follow(unreadable, dict(two) | {"of_another_version": "1"})
+    assert not can_follow(unreadable, two)

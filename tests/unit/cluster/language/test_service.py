@@ -160,7 +160,7 @@ KEYS_FOLLOW = "Keys: name, tenant, model_repository"
         ({"name": "x; rm -rf"}, f"name: {NAME}"),
         ({"name": "-x"}, f"name: {NAME}"),
         ({"name": 5}, "at either end, not 5."),
-        ({"name": "v1"}, "name: no service has the name v1: /TENANT/v1 stands for all that speak"),
+        ({"name": "v1"}, "name: no tenant and no service has the name v1: /v1 and"),
         ({"name": "x" * 9000}, "x" * 150 + "."),
         ({"tenant": "a b"}, "tenant: 1 to 63 letters, digits and _ . -, "),
         ({"tenant": "a\nb"}, "tenant: 1 to 63 letters, digits and _ . -, "),

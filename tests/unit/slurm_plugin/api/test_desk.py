@@ -113,7 +113,10 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
         orders=ServiceOrders(ledger, cluster_state, reads, ALONE, rates=rates),
         generations=ServiceGenerations(ledger, cluster_state, reads),
         keys=ServiceKeys(
-            ledger, cluster_state, reads, ALONE, rates=rates, operators=who.administrators
+            *(ledger, cluster_state, reads, ALONE),
+            rates=rates,
+            operators=who.administrators,
+            aliases={},
         ),
         usage=UsageBooks(ledger, ALONE),
         web_logins=WebLogins(WebSettings(listen="127.0.0.1:8690")),

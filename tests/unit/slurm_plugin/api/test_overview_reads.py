@@ -225,7 +225,8 @@ async def test_a_ledger_that_answers_no_more_is_told_of_until_it_answers(
     ledger: Any = ScriptedLedger()
     monkeypatch.setattr(type(ledger), "keys", grants := Grants())
     reads = Reads(settings(), ScriptedSlurm(), ledger, state)
-    keys = ServiceKeys(ledger, state, reads, ALONE, rates=RateLimiter(), operators=frozenset({0}))
+    who = frozenset({0})
+    keys = ServiceKeys(ledger, state, reads, ALONE, rates=RateLimiter(), operators=who, aliases={})
 
     async def codes() -> list[str]:
         return [one.code for one in (await asked(reads)).attention]

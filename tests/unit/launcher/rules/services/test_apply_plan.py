@@ -199,3 +199,17 @@ def test_where_only_adapters_differ_replicas_stay_unless_that_is_forced():
     assert stay not in plan_apply(after, view(living, used=2000), COST, force=True).notes
     first = generation(7, 2).model_copy(update={"directives": dict(spec(engine="vllm").values())})
     assert stay not in plan_apply(after, view(first, used=2000), COST).notes
+
+
+def test_replicas_stay_where_only_the_audience_changes():
+    seen, wider = view(generation(7, 2)), spec(audience=["nlp"])
+    plan = plan_apply(wider, seen, COST)
+    assert plan.action == "roll over"
+    assert plan.changes == (KeyChange("audience", None, "nlp"),)
+    assert plan.notes == ("only the audience changes: replicas that run go on",)
+
+
+def test_replicas_of_a_generation_before_that_differ_by_more_are_replaced():
+    older = generation(5, 1).model_copy(update={"directives": dict(spec(cpus=3).values())})
+    plan = plan_apply(spec(audience="*"), view(generation(7, 0), older), COST)
+    assert "quota: " in plan.notes[0]

@@ -214,6 +214,12 @@ REFUSALS = [
     (service(model_repository="/a;b"), "SW-SERVICE", ["model_repository"]),
     (service(colour="red"), "SW-SERVICE", ["colour"]),
     (service(tenant="nlp"), "SW-SERVICE", ["'nlp'", "'vision'", "--account=nlp"]),
+    (
+        service(audience="nlp,visoin"),
+        "SW-TENANT-UNKNOWN",
+        ["audience: 'visoin' is no tenant", "nlp", "vision", '"*"'],
+    ),
+    (service(tenant="v1"), "SW-SERVICE", ["tenant: no tenant and no service has the name v1"]),
     (submit(account="guest"), "SW-QUOTA-NONE", ["'guest'", "tenant-quota set guest"]),
     (submit(account="unknown"), "SW-TENANT-UNKNOWN", ["'unknown'", "guest, vision"]),
     (submit(account="unknown", uid=UNKNOWN), "SW-QUOTA-NONE", ["'unknown'"]),
