@@ -77,6 +77,30 @@ CREATE INDEX ix_usage_hours_run
 COMMENT ON TABLE slicewise.usage_hours
     IS 'Sums of usage records by the hour of their ends. Changed by functions alone.';
 
+CREATE TABLE slicewise.usage_months (
+    cluster text,
+    month date,
+    payer text,
+    person text,
+    key_id text,
+    tokens bigint NOT NULL,
+    CONSTRAINT pk_usage_months PRIMARY KEY (cluster, month, payer, person, key_id)
+) WITH (fillfactor = 70);
+COMMENT ON TABLE slicewise.usage_months
+    IS 'Prompt and output tokens by the month of their ends, for limits. Changed by functions alone.';
+
+CREATE TABLE slicewise.allowances (
+    gateway_id integer,
+    tenant text,
+    person text,
+    key_id text,
+    tokens bigint NOT NULL CONSTRAINT ck_allowances_tokens_not_negative CHECK (tokens >= 0),
+    expires_s double precision NOT NULL,
+    CONSTRAINT pk_allowances PRIMARY KEY (gateway_id, tenant, person, key_id)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE slicewise.allowances
+    IS 'Tokens set aside for a gateway, of a subject that has a limit, until they expire. Overwritten.';
+
 CREATE TABLE slicewise.engine_counters (
     cluster text,
     array_job_id bigint,
@@ -97,7 +121,7 @@ CREATE FUNCTION slicewise.usage_meters() RETURNS text[] LANGUAGE sql IMMUTABLE A
     SELECT ARRAY['prompt-tokens', 'cached-prompt-tokens', 'output-tokens', 'requests'];
 $$;
 
--- Books a batch: {cluster, boot, records}. Returns the numbers of the records that are new; whatever
+-- Books a batch: {cluster, boot, zone, records}. Returns the numbers of the records that are new; whatever
 -- was booked before changes nothing. For each payer and meter there is one transfer, of the payer's
 -- one run on that meter, straight from what is available: what was held of it is an allowance's
 -- matter. Rows are locked in one order everywhere: accounts, records, hours, balances, each by its key.
@@ -161,8 +185,36 @@ BEGIN
            first_tokens = h.first_tokens + excluded.first_tokens,
            first_token_ms = h.first_token_ms + excluded.first_token_ms;
 
+    INSERT INTO slicewise.usage_months AS m
+    SELECT of_cluster,
+           date_trunc('month', to_timestamp(f.end_ms / 1000) AT TIME ZONE (batch ->> 'zone'))::date,
+           f.payer, f.person, f.key_id, sum(f.prompt_tokens + f.output_tokens)
+      FROM unnest(fresh) AS f GROUP BY 2, 3, 4, 5 ORDER BY 2, 3, 4, 5
+        ON CONFLICT ON CONSTRAINT pk_usage_months DO UPDATE SET tokens = m.tokens + excluded.tokens;
+
     PERFORM slicewise.use_tokens(of_cluster, fresh);
+    PERFORM slicewise.post_of_allowances(of_gateway, fresh);
     RETURN ARRAY(SELECT f.number FROM unnest(fresh) AS f ORDER BY 1);
+END $$;
+
+-- What is posted is set aside no more.
+CREATE FUNCTION slicewise.post_of_allowances(of_gateway integer, fresh slicewise.usage_records[])
+    RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM FROM slicewise.allowances a WHERE a.gateway_id = of_gateway
+      ORDER BY a.tenant, a.person, a.key_id FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    UPDATE slicewise.allowances a SET tokens = greatest(0, a.tokens - p.tokens)
+      FROM (SELECT f.payer, coalesce(f.person, '') AS person, coalesce(f.key_id, '') AS key_id,
+                   sum(f.prompt_tokens + f.output_tokens)::bigint AS tokens
+              FROM unnest(fresh) AS f
+             GROUP BY GROUPING SETS ((f.payer), (f.payer, f.person), (f.payer, f.key_id))) AS p
+     WHERE a.gateway_id = of_gateway
+       AND (a.tenant, a.person, a.key_id) = (p.payer, p.person, p.key_id);
 END $$;
 
 -- The accounts, and the one run, of each of these tenants on each meter of usage.
@@ -317,5 +369,14 @@ BEGIN
            output_tokens = h.output_tokens + excluded.output_tokens,
            first_tokens = h.first_tokens + excluded.first_tokens,
            first_token_ms = h.first_token_ms + excluded.first_token_ms;
+    WITH gone AS (
+        DELETE FROM slicewise.usage_months m
+         WHERE m.cluster = of_cluster AND m.person = of_person AND of_person <> '-'
+           AND m.payer = coalesce(of_payer, m.payer)
+        RETURNING m.*
+    )
+    INSERT INTO slicewise.usage_months AS m
+    SELECT cluster, month, payer, '-', '-', sum(tokens) FROM gone GROUP BY 1, 2, 3
+        ON CONFLICT ON CONSTRAINT pk_usage_months DO UPDATE SET tokens = m.tokens + excluded.tokens;
     RETURN forgotten;
 END $$;

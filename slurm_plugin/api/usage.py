@@ -8,11 +8,13 @@ from slicewise.cluster.rpc.usage_messages import (
     AllowancesAnswer,
     AllowancesRequest,
     EngineCountersRequest,
+    TokenAllowance,
     UsagePostAnswer,
     UsagePostRequest,
 )
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.slurm_plugin.common.log import report
+from slicewise.slurm_plugin.ledger.allowances import AllowanceTime
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.accounting.usage import checked
 
@@ -27,15 +29,16 @@ class UsageBooks:
     batch was booked, and the launcher sends it again.
     """
 
-    def __init__(self, ledger: Ledger, leader: Leader) -> None:
+    def __init__(self, ledger: Ledger, leader: Leader, zone: str) -> None:
         self._ledger = ledger
+        self._zone = zone
         self._leader = leader
 
     async def post(self, request: UsagePostRequest, _: int) -> UsagePostAnswer:
         """Book a batch's records that are new. A bad one costs no other."""
         self._leader.require()
         batch = checked(request.records, wall_s())
-        new = await asyncio.to_thread(self._ledger.usage.post, request.boot, batch.good)
+        new = await asyncio.to_thread(self._ledger.usage.post, request.boot, batch.good, self._zone)
         if batch.refused:
             first = batch.refused[0]
             report(
@@ -45,13 +48,20 @@ class UsageBooks:
                 number=first.number,
                 why=first.why,
             )
-        known = len(batch.good) - len(new)
-        return UsagePostAnswer(booked=len(new), known=known, refused=batch.refused)
+        return UsagePostAnswer(
+            booked=len(new), known=len(batch.good) - len(new), refused=batch.refused
+        )
 
-    async def allowances(self, _: AllowancesRequest, __: int) -> AllowancesAnswer:
-        """What a gateway may hold: nobody has a limit of tokens yet."""
+    async def allowances(self, request: AllowancesRequest, _: int) -> AllowancesAnswer:
+        """Set aside in the ledger what a gateway may hold of each limit of tokens."""
         self._leader.require()
-        return AllowancesAnswer(allowances=(), expires_s=EXPIRES_S)
+        allowances = await asyncio.to_thread(self._given, request)
+        return AllowancesAnswer(allowances=allowances, expires_s=EXPIRES_S)
+
+    def _given(self, request: AllowancesRequest) -> tuple[TokenAllowance, ...]:
+        limits = self._ledger.request_limits.standing()
+        at = AllowanceTime(wall_s(), self._zone, EXPIRES_S)
+        return self._ledger.allowances.give(request.boot, request.wanted, limits, at)
 
     async def note_counters(self, request: EngineCountersRequest, _: int) -> DoneAnswer:
         """Keep what engines have counted."""

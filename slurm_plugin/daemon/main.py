@@ -135,7 +135,7 @@ class _Daemon:
             orders=self._orders,
             generations=self._generations,
             keys=self._keys,
-            usage=UsageBooks(ledger, leader),
+            usage=UsageBooks(ledger, leader, settings.ledger.time_zone),
             web_logins=WebLogins(settings.web),
             operators=operators_handlers(settings, slurm, ledger, cluster_state, reads),
             daemon=self,

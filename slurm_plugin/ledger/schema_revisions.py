@@ -49,6 +49,7 @@ forged."""
 
 _KEPT = (
     *("compilations", "known_limits", "lost_runs", "watermarks", "api_key_uses"),
+    "allowances",
     *(table.name for table in OBSERVED),
 )
 """Tables with rows that the daemon overwrites. None of it is money."""

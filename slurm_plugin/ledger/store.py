@@ -5,6 +5,7 @@ from typing import Self
 
 from slicewise.cluster.runtime.database import postgres_engine, reading
 from slicewise.slurm_plugin.ledger import reads, schema_revisions
+from slicewise.slurm_plugin.ledger.allowances import Allowances
 from slicewise.slurm_plugin.ledger.audit import Audit
 from slicewise.slurm_plugin.ledger.base import Database
 from slicewise.slurm_plugin.ledger.booking import booking_engine
@@ -40,6 +41,7 @@ class Ledger:
         budgets: what tenants were given to use up, and what is left.
         locks: locks for what only one process may do at a time.
         usage: what requests used of tokens.
+        allowances: tokens of limits that are set aside for gateways.
         audit: statements, exports, and checks that everything adds up.
         orders: what owners ordered for their services beside the scripts.
         generations: what was submitted of services.
@@ -72,6 +74,7 @@ class Ledger:
         self.history = History(database)
         self.rebalances = Rebalances(database)
         self.usage = Usage(database)
+        self.allowances = Allowances(database)
 
     def __enter__(self) -> Self:
         return self

@@ -17,16 +17,18 @@ _POST = "SELECT slicewise.post_usage($1)"
 class Usage(LedgerPart):
     """Records of requests, each booked once for its gateway and number."""
 
-    def post(self, boot: str, records: Sequence[UsageRecord]) -> frozenset[int]:
+    def post(self, boot: str, records: Sequence[UsageRecord], zone: str) -> frozenset[int]:
         """Book all records in one transaction or none; return the numbers of those that are new.
 
-        Records must have been checked. Posting the same ones again changes nothing.
+        Records must have been checked; ``zone`` is the calendar's time zone, by which months begin.
+        Posting the same ones again changes nothing.
         """
         if not records:
             return frozenset()
         batch = {
             "cluster": self._cluster,
             "boot": boot,
+            "zone": zone,
             "records": [record.model_dump() for record in records],
         }
         return frozenset(book(self._database.booking, _POST, json.dumps(batch)))

@@ -84,4 +84,20 @@ SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
 """No more is posted of a run than its engine had counted when it was seen, a minute later at the
 earliest: what ended after that look the look can't have."""
 
-CHECKS = (_HOURS, _RECORDS, _ENGINES)
+_MONTHS = """
+WITH months AS (
+    SELECT cluster, payer, sum(tokens) AS tokens FROM slicewise.usage_months GROUP BY 1, 2
+), hours AS (
+    SELECT cluster, payer, sum(prompt_tokens + output_tokens) AS tokens
+      FROM slicewise.usage_hours GROUP BY 1, 2
+)
+SELECT count(*) AS seen, coalesce(sum(abs(coalesce(m.tokens, 0) - coalesce(h.tokens, 0))), 0)
+       AS difference,
+       (array_agg(format('usage of %s on %s: its months have %s tokens, its hours %s',
+                         payer, cluster, m.tokens, h.tokens))
+        FILTER (WHERE m.tokens IS DISTINCT FROM h.tokens))[1:10] AS faults
+  FROM months m FULL JOIN hours h USING (cluster, payer)
+"""
+"""The sums that limits look at are those by the hour."""
+
+CHECKS = (_HOURS, _RECORDS, _ENGINES, _MONTHS)

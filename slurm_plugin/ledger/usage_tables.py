@@ -4,7 +4,9 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    Date,
     DateTime,
+    Double,
     Identity,
     Index,
     Integer,
@@ -70,6 +72,29 @@ usage_hours = Table(
     *_numbers("requests", *_TOKENS, "first_tokens", "first_token_ms"),
     Index("ix_usage_hours_run", "cluster", *_RUN),
     comment="Sums of usage records by the hour of their ends. Changed by functions alone.",
+)
+
+usage_months = Table(
+    "usage_months",
+    metadata,
+    *_text_keys("cluster"),
+    Column("month", Date, primary_key=True),
+    *_text_keys("payer", "person", "key_id"),
+    *_numbers("tokens"),
+    comment="Prompt and output tokens by the month of their ends, for limits."
+    " Changed by functions alone.",
+)
+
+allowances = Table(
+    "allowances",
+    metadata,
+    Column("gateway_id", Integer, primary_key=True, autoincrement=False),
+    *_text_keys("tenant", "person", "key_id"),
+    *_numbers("tokens"),
+    Column("expires_s", Double, nullable=False),
+    CheckConstraint("tokens >= 0", name="tokens_not_negative"),
+    comment="Tokens set aside for a gateway, of a subject that has a limit, until they expire."
+    " Overwritten.",
 )
 
 engine_counters = Table(

@@ -1,6 +1,6 @@
 """Usage of tokens on a real PostgreSQL: booked once, in every sum, and found if it was changed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -13,7 +13,14 @@ from slicewise.cluster.language.meters import (
     REQUESTS,
     USAGE,
 )
-from slicewise.cluster.rpc.usage_messages import EngineCounters, UsageRecord
+from slicewise.cluster.rpc.limit_messages import RequestLimits, SubjectLimits
+from slicewise.cluster.rpc.usage_messages import (
+    EngineCounters,
+    TokenAllowance,
+    UsageRecord,
+    WantedAllowance,
+)
+from slicewise.slurm_plugin.ledger.allowances import AllowanceTime
 from slicewise.slurm_plugin.ledger.store import Ledger
 
 pytestmark = pytest.mark.integration
@@ -23,7 +30,7 @@ NOW_MS = 1_764_450_000_000
 
 
 def a_record(number: int, **fields: object) -> UsageRecord:
-    known = {
+    fields_of_one = {
         "number": number,
         "payer": "vision",
         "person": "alice",
@@ -39,7 +46,11 @@ def a_record(number: int, **fields: object) -> UsageRecord:
         "output_tokens": 7,
         "first_token_ms": 200,
     }
-    return UsageRecord.model_validate(known | fields)
+    return UsageRecord.model_validate(fields_of_one | fields)
+
+
+def post(ledger: Ledger, boot: str, records: Sequence[UsageRecord]) -> frozenset[int]:
+    return ledger.usage.post(boot, records, "Europe/Berlin")
 
 
 def used(ledger: Ledger, tenant: str = "vision") -> tuple[int, ...]:
@@ -62,7 +73,7 @@ def rows(database: str, query: str) -> list[tuple[object, ...]]:
 
 def test_a_batch_is_booked_on_every_meter_with_one_transfer_each(ledger: Ledger, database: str):
     batch = [a_record(number) for number in range(5)]
-    assert ledger.usage.post("boot-1", batch) == frozenset(range(5))
+    assert post(ledger, "boot-1", batch) == frozenset(range(5))
     assert used(ledger) == (500, 200, 35, 5)
     kinds = rows(database, "SELECT kind, count(*) FROM slicewise.transfers GROUP BY 1")
     assert kinds == [("use", 4)]
@@ -70,12 +81,12 @@ def test_a_batch_is_booked_on_every_meter_with_one_transfer_each(ledger: Ledger,
 
 
 def test_a_replay_in_any_order_or_company_changes_nothing(ledger: Ledger):
-    ledger.usage.post("boot-1", [a_record(0), a_record(1)])
+    post(ledger, "boot-1", [a_record(0), a_record(1)])
     again = [a_record(2), a_record(1), a_record(0)]
-    assert ledger.usage.post("boot-1", again) == {2}
-    assert ledger.usage.post("boot-1", again) == frozenset()
+    assert post(ledger, "boot-1", again) == {2}
+    assert post(ledger, "boot-1", again) == frozenset()
     assert used(ledger) == (300, 120, 21, 3)
-    assert ledger.usage.post("boot-2", again) == {0, 1, 2}
+    assert post(ledger, "boot-2", again) == {0, 1, 2}
     assert used(ledger) == (600, 240, 42, 6)
     assert is_sound(ledger)
 
@@ -83,19 +94,19 @@ def test_a_replay_in_any_order_or_company_changes_nothing(ledger: Ledger):
 def test_writers_of_the_same_and_of_other_batches_never_wait_for_each_other(ledger: Ledger):
     payers = ("vision", "speech", "chemistry")
 
-    def post(turn: int) -> int:
+    def post_some(turn: int) -> int:
         numbers: Iterable[int] = range(60) if turn % 2 else reversed(range(60))
         batch = [a_record(number, payer=payers[number % 3]) for number in numbers]
-        return len(ledger.usage.post(f"boot-{turn % 3}", batch))
+        return len(post(ledger, f"boot-{turn % 3}", batch))
 
     with ThreadPoolExecutor(4) as threads:
-        assert sum(threads.map(post, range(24))) == 180
+        assert sum(threads.map(post_some, range(24))) == 180
     assert [used(ledger, payer)[3] for payer in payers] == [60, 60, 60]
     assert is_sound(ledger)
 
 
 def test_each_meter_is_the_payer_s_own(ledger: Ledger):
-    ledger.usage.post("b", [a_record(0), a_record(1, payer="speech", cached_prompt_tokens=0)])
+    post(ledger, "b", [a_record(0), a_record(1, payer="speech", cached_prompt_tokens=0)])
     for meter, amount in ((PROMPT_TOKENS, 100), (OUTPUT_TOKENS, 7), (REQUESTS, 1)):
         assert ledger.budgets.balances(meter.name)["speech"].used == amount
     assert ledger.budgets.balances(CACHED_PROMPT_TOKENS.name)["speech"].used == 0
@@ -132,7 +143,7 @@ def test_a_person_is_forgotten_and_every_sum_stays(ledger: Ledger, database: str
         a_record(3, payer="speech"),
         a_record(4, person="bob"),
     ]
-    ledger.usage.post("b", batch)
+    post(ledger, "b", batch)
     assert ledger.usage.forget_person("alice", "vision") == 2
     hours = (
         "SELECT payer, person, key_id, sum(requests)::int FROM slicewise.usage_hours"
@@ -145,14 +156,14 @@ def test_a_person_is_forgotten_and_every_sum_stays(ledger: Ledger, database: str
     ]
     assert ledger.usage.forget_person("alice") == 1
     assert ledger.usage.forget_person("-") == 0
-    assert ledger.usage.post("b", batch) == frozenset()
+    assert post(ledger, "b", batch) == frozenset()
     assert used(ledger) == (400, 160, 28, 4)
     assert is_sound(ledger)
 
 
 def test_records_are_deleted_once_they_are_old_and_sums_stay(ledger: Ledger, database: str):
     recent_ms = 4_000_000_000_000
-    ledger.usage.post("b", [a_record(0), a_record(1, start_ms=recent_ms, end_ms=recent_ms)])
+    post(ledger, "b", [a_record(0), a_record(1, start_ms=recent_ms, end_ms=recent_ms)])
     assert ledger.usage.forget(5_000_000_000, 10) == 1
     assert rows(database, "SELECT number FROM slicewise.usage_records") == [(1,)]
     assert used(ledger) == (200, 80, 14, 2)
@@ -171,7 +182,7 @@ def test_records_are_deleted_once_they_are_old_and_sums_stay(ledger: Ledger, dat
 )
 def test_records_refuse_changes(ledger: Ledger, database: str, change: str):
     recent_ms = 4_000_000_000_000
-    ledger.usage.post("b", [a_record(0, start_ms=recent_ms, end_ms=recent_ms)])
+    post(ledger, "b", [a_record(0, start_ms=recent_ms, end_ms=recent_ms)])
     refused = pytest.raises(psycopg.errors.RestrictViolation)
     with psycopg.connect(database) as connection, refused:
         connection.execute(change)  # type: ignore[arg-type]
@@ -189,7 +200,7 @@ def test_records_refuse_changes(ledger: Ledger, database: str, change: str):
 def test_verify_says_what_was_changed_by_hand(
     ledger: Ledger, database: str, change: str, fault: str
 ):
-    ledger.usage.post("b", [a_record(0)])
+    post(ledger, "b", [a_record(0)])
     counters = {"array_job_id": 814, "index": 3, "run_start_s": 1_764_000_000}
     counted = EngineCounters(**counters, service="science/chat", prompt_tokens=100, output_tokens=7)
     ledger.usage.note_counters([counted])
@@ -199,3 +210,98 @@ def test_verify_says_what_was_changed_by_hand(
     found = ledger.audit.verify()
     assert found.imbalance
     assert any(fault in words for words in found.faults)
+
+
+AT = AllowanceTime(NOW_MS / 1000 + 2, "Europe/Berlin", 10.0)
+
+
+def limited(limits: RequestLimits, **subject: str) -> SubjectLimits:
+    return SubjectLimits.model_validate({"tenant": "vision", **subject, "limits": limits})
+
+
+def allowed(
+    ledger: Ledger, boot: str, limit: SubjectLimits, wanted: int = 0, at: AllowanceTime = AT
+) -> TokenAllowance:
+    subject = {"tenant": limit.tenant, "person": limit.person, "key_id": limit.key_id}
+    wish = WantedAllowance(**subject, tokens=wanted)
+    (allowance,) = ledger.allowances.give(boot, [wish], [limit], at)
+    return allowance
+
+
+MINUTE, MONTH = RequestLimits(tokens_per_minute=1000), RequestLimits(tokens_per_month=1000)
+
+
+@pytest.mark.parametrize("limits", [MINUTE, MONTH])
+@pytest.mark.parametrize("subject", [{}, {"person": "alice"}, {"key_id": "0123456789ab"}])
+def test_what_is_posted_is_held_no_longer_and_left_no_more(
+    ledger: Ledger, limits: RequestLimits, subject: dict[str, str]
+):
+    limit = limited(limits, **subject)
+    assert allowed(ledger, "one", limit, 900).tokens == 900
+    assert allowed(ledger, "two", limit, 900).tokens == 100
+    post(ledger, "one", [a_record(0, prompt_tokens=600, output_tokens=100)])
+    # 700 are posted, the first gateway holds 200 of its 900 still, the second all of its 100.
+    assert allowed(ledger, "two", limit, 900).tokens == 100
+    assert allowed(ledger, "one", limit, 0).tokens == 100
+    assert allowed(ledger, "two", limit, 900).tokens == 200
+    post(ledger, "two", [a_record(0, prompt_tokens=180, output_tokens=20)])
+    post(ledger, "one", [a_record(1, prompt_tokens=50, output_tokens=50)])
+    ended = allowed(ledger, "one", limit, 10)
+    assert (ended.tokens, "used up" in ended.why) == (0, True)
+
+
+def test_what_a_killed_gateway_held_is_free_at_its_expiry(ledger: Ledger, database: str):
+    limit = limited(MONTH)
+    assert allowed(ledger, "killed", limit, 1000).tokens == 1000
+    refused = allowed(ledger, "next", limit, 1)
+    assert (refused.tokens, refused.retry_s) == (0, 10)
+    assert "other gateways" in refused.why
+    later = AllowanceTime(AT.now_s + 10, AT.zone, AT.expires_s)
+    assert allowed(ledger, "next", limit, 1000, later).tokens == 1000
+    held = rows(database, "SELECT count(*) FROM slicewise.allowances")
+    assert held == [(1,)]
+
+
+def test_many_gateways_that_pass_one_check_get_no_more_than_is_left(ledger: Ledger):
+    """Of LiteLLM's races: requests that all see the same sum (#34732)."""
+    limit = limited(MONTH)
+    with ThreadPoolExecutor(8) as threads:
+        given = threads.map(lambda turn: allowed(ledger, f"g{turn}", limit, 400), range(8))
+        assert sum(allowance.tokens for allowance in given) <= 1000
+
+
+def test_the_first_request_of_somebody_unknown_finds_tokens(ledger: Ledger):
+    """#40095."""
+    (allowance,) = ledger.allowances.give("one", [], [limited(MONTH, person="new")], AT)
+    assert allowance.tokens == 500
+
+
+def test_no_window_is_begun_anew(ledger: Ledger):
+    """#34733: two writers at the reset of a window. A minute is the last sixty seconds at every
+    moment, and a month has a sum of its own.
+    """
+    batch = [a_record(0, prompt_tokens=900, output_tokens=0)]
+    post(ledger, "one", batch)
+    limit = limited(MINUTE)
+    end_s = batch[0].end_ms / 1000
+    before, after = (AllowanceTime(end_s + later_s, AT.zone, 10.0) for later_s in (59, 61))
+    assert allowed(ledger, "one", limit, 1000, before).tokens == 100
+    assert allowed(ledger, "one", limit, 1000, after).tokens == 1000
+    next_month = AllowanceTime(end_s + 31 * 86_400, AT.zone, 10.0)
+    assert allowed(ledger, "one", limited(MONTH), 1000).tokens == 100
+    assert allowed(ledger, "one", limited(MONTH), 1000, next_month).tokens == 1000
+
+
+def test_a_replay_lowers_no_allowance_twice(ledger: Ledger):
+    """pierreb-devkit/Node#3931: what is above a limit is taken off once."""
+    limit = limited(MONTH)
+    allowed(ledger, "one", limit, 1000)
+    batch = [a_record(0, prompt_tokens=300, output_tokens=0)]
+    for _ in range(3):
+        post(ledger, "one", batch)
+    assert allowed(ledger, "two", limit, 1000).tokens == 0
+    assert allowed(ledger, "one", limit, 1000).tokens == 700
+
+
+def test_a_subject_without_limits_of_tokens_has_no_allowance(ledger: Ledger):
+    assert ledger.allowances.give("one", [], [limited(RequestLimits(concurrent=3))], AT) == ()

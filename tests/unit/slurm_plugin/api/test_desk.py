@@ -118,7 +118,7 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
             operators=who.administrators,
             aliases={},
         ),
-        usage=UsageBooks(ledger, ALONE),
+        usage=UsageBooks(ledger, ALONE, "UTC"),
         web_logins=WebLogins(WebSettings(listen="127.0.0.1:8690")),
         operators=operators_handlers(settings(), slurm, ledger, cluster_state, reads),
         daemon=(daemon := Daemon()),

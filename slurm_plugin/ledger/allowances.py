@@ -1,0 +1,222 @@
+"""Sets tokens aside for gateways, of subjects that have a limit of tokens."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import Connection, delete, func, or_, select
+from sqlalchemy.dialects.postgresql import insert
+
+from slicewise.cluster.language.periods import Period, next_start_s
+from slicewise.cluster.rpc.limit_messages import SubjectLimits
+from slicewise.cluster.rpc.usage_messages import TokenAllowance, WantedAllowance
+from slicewise.cluster.runtime.database import writing
+from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
+from slicewise.slurm_plugin.ledger.usage_tables import (
+    allowances,
+    usage_gateways,
+    usage_months,
+    usage_records,
+)
+from slicewise.slurm_plugin.rules.accounting.allowances import (
+    MINUTE_S,
+    TokenLimits,
+    TokenShare,
+    TokenUse,
+    held,
+)
+
+Subject = tuple[str, str, str]
+"""Tenant, person and key id, "" where the limit is not a person's or a key's."""
+
+
+@dataclass(frozen=True)
+class AllowanceTime:
+    """When a gateway asks.
+
+    Attributes:
+        now_s: Unix seconds.
+        zone: time zone of the calendar's months.
+        expires_s: seconds for which an allowance lasts.
+    """
+
+    now_s: float
+    zone: str
+    expires_s: float
+
+    @property
+    def month(self) -> date:
+        """The first day of this month."""
+        return datetime.fromtimestamp(self.now_s, ZoneInfo(self.zone)).date().replace(day=1)
+
+    @property
+    def month_left_s(self) -> int:
+        """Seconds until the next month begins."""
+        next_s = next_start_s(Period.MONTH, int(self.now_s), self.zone)
+        return (next_s or 0) - int(self.now_s)
+
+
+class Allowances(LedgerPart):
+    """What gateways hold of limits; what has expired is nothing, whoever was killed."""
+
+    def give(
+        self,
+        boot: str,
+        wanted: Sequence[WantedAllowance],
+        limits: Sequence[SubjectLimits],
+        at: AllowanceTime,
+    ) -> tuple[TokenAllowance, ...]:
+        """Set aside for a gateway what it may hold of each limit from now on, in the place of what
+        it held before. One gateway after the other is answered.
+        """
+        limited = {_subject(limit): limit for limit in limits if _limits(limit) is not None}
+        wants = {_subject(wish): wish.tokens for wish in wanted}
+        if not limited:
+            return ()
+        with writing(self._engine) as connection:
+            connection.execute(DEADLINE)
+            connection.execute(select(func.slicewise.lock_policy(f"allowances of {self._cluster}")))
+            gateway_id = self._gateway(connection, boot)
+            uses = self._uses(connection, gateway_id, sorted(limited), at)
+            given = {
+                subject: held(
+                    _limits(limit) or TokenLimits(None, None),
+                    uses[subject],
+                    wants.get(subject, 0),
+                    month_left_s=at.month_left_s,
+                    expires_s=int(at.expires_s),
+                )
+                for subject, limit in sorted(limited.items())
+            }
+            self._keep(connection, gateway_id, given, at)
+        return tuple(_allowance(limited[subject], share) for subject, share in given.items())
+
+    def _gateway(self, connection: Connection, boot: str) -> int:
+        query = select(usage_gateways.c.id).where(
+            usage_gateways.c.cluster == self._cluster, usage_gateways.c.boot == boot
+        )
+        added = insert(usage_gateways).values(cluster=self._cluster, boot=boot)
+        connection.execute(added.on_conflict_do_nothing())
+        return int(connection.execute(query).scalar_one())
+
+    def _uses(
+        self,
+        connection: Connection,
+        gateway_id: int,
+        subjects: Sequence[Subject],
+        at: AllowanceTime,
+    ) -> Mapping[Subject, TokenUse]:
+        # Set aside first, then posted: what is posted in between counts twice, not never.
+        elsewhere = self._elsewhere(connection, gateway_id, at)
+        in_month = self._in_month(connection, subjects, at)
+        in_minute = self._in_minute(connection, subjects, at)
+        return {
+            subject: TokenUse(in_minute[subject], in_month[subject], elsewhere[subject])
+            for subject in subjects
+        }
+
+    def _elsewhere(
+        self, connection: Connection, gateway_id: int, at: AllowanceTime
+    ) -> Mapping[Subject, int]:
+        row = allowances.c
+        query = (
+            select(row.tenant, row.person, row.key_id, func.sum(row.tokens))
+            .join(usage_gateways, usage_gateways.c.id == row.gateway_id)
+            .where(usage_gateways.c.cluster == self._cluster)
+            .where(row.gateway_id != gateway_id, row.expires_s > at.now_s)
+            .group_by(row.tenant, row.person, row.key_id)
+        )
+        found = connection.execute(query)
+        return Counter({(tenant, person, key): int(sum_) for tenant, person, key, sum_ in found})
+
+    def _in_month(
+        self, connection: Connection, subjects: Sequence[Subject], at: AllowanceTime
+    ) -> Mapping[Subject, int]:
+        row = usage_months.c
+        query = select(row.payer, row.person, row.key_id, row.tokens).where(
+            row.cluster == self._cluster,
+            row.month == at.month,
+            row.payer.in_({tenant for tenant, *_ in subjects}),
+        )
+        return _by_subject(connection.execute(query))
+
+    def _in_minute(
+        self, connection: Connection, subjects: Sequence[Subject], at: AllowanceTime
+    ) -> Mapping[Subject, int]:
+        row = usage_records.c
+        query = (
+            select(
+                row.payer,
+                row.person,
+                row.key_id,
+                func.sum(row.prompt_tokens + row.output_tokens),
+            )
+            .join(usage_gateways, usage_gateways.c.id == row.gateway_id)
+            .where(usage_gateways.c.cluster == self._cluster)
+            .where(row.end_ms > int((at.now_s - MINUTE_S) * 1000))
+            .where(row.payer.in_({tenant for tenant, *_ in subjects}))
+            .group_by(row.payer, row.person, row.key_id)
+        )
+        return _by_subject(connection.execute(query))
+
+    def _keep(
+        self,
+        connection: Connection,
+        gateway_id: int,
+        given: Mapping[Subject, TokenShare],
+        at: AllowanceTime,
+    ) -> None:
+        connection.execute(
+            delete(allowances).where(
+                or_(
+                    allowances.c.expires_s <= at.now_s,
+                    allowances.c.gateway_id == gateway_id,
+                )
+            )
+        )
+        rows = [
+            {
+                "gateway_id": gateway_id,
+                "tenant": tenant,
+                "person": person,
+                "key_id": key_id,
+                "tokens": share.tokens,
+                "expires_s": at.now_s + at.expires_s,
+            }
+            for (tenant, person, key_id), share in given.items()
+            if share.tokens
+        ]
+        if rows:
+            connection.execute(insert(allowances), rows)
+
+
+def _by_subject(rows: Any) -> Mapping[Subject, int]:
+    found = Counter[Subject]()
+    for payer, person, key_id, tokens in rows:
+        for subject in ((payer, "", ""), (payer, person, ""), (payer, "", key_id)):
+            found[subject] += int(tokens)
+    return found
+
+
+def _subject(subject: SubjectLimits | WantedAllowance) -> Subject:
+    return (subject.tenant, subject.person, subject.key_id)
+
+
+def _limits(subject: SubjectLimits) -> TokenLimits | None:
+    limits = TokenLimits(subject.limits.tokens_per_minute, subject.limits.tokens_per_month)
+    return None if limits == TokenLimits(None, None) else limits
+
+
+def _allowance(subject: SubjectLimits, share: TokenShare) -> TokenAllowance:
+    return TokenAllowance(
+        tenant=subject.tenant,
+        person=subject.person,
+        key_id=subject.key_id,
+        tokens=share.tokens,
+        is_exact=subject.limits.is_exact,
+        why=share.why,
+        retry_s=share.retry_s,
+    )
