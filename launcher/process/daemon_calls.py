@@ -18,6 +18,11 @@ from slicewise.cluster.rpc.messages import (
     ViewAnswer,
     ViewRequest,
 )
+from slicewise.cluster.rpc.usage_messages import (
+    EngineCountersRequest,
+    UsagePostAnswer,
+    UsagePostRequest,
+)
 from slicewise.cluster.settings.file import DaemonSettings
 
 
@@ -71,6 +76,14 @@ class DaemonCalls:
         for first in range(0, len(uses), MOST_USES):
             part = dict(uses[first : first + MOST_USES])
             await self._daemon.ask(KeyUsesRequest(used_s=part))
+
+    async def post_usage(self, request: UsagePostRequest) -> UsagePostAnswer:
+        """Book what requests used."""
+        return await self._daemon.ask(request)
+
+    async def note_engine_counters(self, request: EngineCountersRequest) -> None:
+        """Keep what engines have counted."""
+        await self._daemon.ask(request)
 
     async def report_services(self, services: tuple[ServiceReport, ...]) -> None:
         """Report what the launcher sees of services, for their users."""

@@ -44,6 +44,7 @@ from slicewise.launcher.process.statistics_socket import StatisticsSocket
 from slicewise.launcher.process.store import StateStore
 from slicewise.launcher.process.token_watch import TokenWatch
 from slicewise.launcher.process.turn import Daemon, Replicas, Runtime, Turned, turn
+from slicewise.launcher.process.usage_journal import UsageJournal
 from slicewise.launcher.process.usage_watch import UsageWatch
 from slicewise.launcher.rules.engines.registry import ENGINES, unknown_engines
 from slicewise.launcher.rules.turn.clock_step import STEP_S, after_step
@@ -69,6 +70,8 @@ _USES_EVERY_S = 60.0
 """Seconds between two looks at which API keys were used; less than the gateway remembers it."""
 _HEAR_AGAIN_S = 0.02
 """Seconds between two connections by which the gateway tells of its requests."""
+_POST_EVERY_S = 0.15
+"""Seconds between two batches of what requests have used."""
 FIT_EVERY_S = 0.5
 """Seconds between two looks at which replicas lack an adapter."""
 TELL_EVERY_S = 1.0
@@ -77,7 +80,16 @@ _ANY_GROUP = (
     "a tenant's server may choose TLS's largest group, which costs HAProxy 160 ms a handshake: "
     "install etc/haproxy-openssl.cnf with its drop-in (docs/how-to/gateway.md) and restart HAProxy"
 )
-_DAEMON_CHANGES = frozenset({"set_desired_slots", "retire", "report_services", "note_uses"})
+_DAEMON_CHANGES = frozenset(
+    {
+        "set_desired_slots",
+        "retire",
+        "report_services",
+        "note_uses",
+        "post_usage",
+        "note_engine_counters",
+    }
+)
 _RUNTIME_CHANGES = frozenset({"apply", "keep", "set_grants"})
 
 _LOG = logging.getLogger("slicewise.launcher")
@@ -110,7 +122,8 @@ async def _serve(
     directory = settings.gateway.directory
     replicas = partial(Prober, ask=partial(probe, directory))
     counted = StatisticsSocket(directory, ServiceStatistics(partial(statistics, directory)))
-    tokens = TokenWatch(partial(engine_metrics, directory))
+    usage = UsageWatch(daemon, UsageJournal(directory))
+    tokens = TokenWatch(partial(engine_metrics, directory), usage.counted)
     adapters = AdapterWatch(partial(fit_adapters, directory))
     if store is None:
         report("no_database", state="in memory only")
@@ -121,6 +134,7 @@ async def _serve(
             statistics=counted,
             tokens=tokens,
             adapters=adapters,
+            usage=usage,
         )
         await launcher.serve(settings.launcher, ended)
         return
@@ -137,6 +151,7 @@ async def _serve(
             statistics=counted,
             tokens=tokens,
             adapters=adapters,
+            usage=usage,
         )
         await launcher.serve(settings.launcher, ended)
 
@@ -213,6 +228,8 @@ class Launcher:
         beside.append(asyncio.create_task(_repeat(self.tell_users, TELL_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.tell_key_uses, _USES_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.hear, _HEAR_AGAIN_S)))
+        beside.append(asyncio.create_task(_repeat(self.post_usage, _POST_EVERY_S)))
+        beside.append(asyncio.create_task(_repeat(self.report_counters, SIDE_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.serve_statistics, SIDE_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.time_tokens, SIDE_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.fit_adapters, FIT_EVERY_S)))
@@ -288,6 +305,7 @@ class Launcher:
             self._rests = turned.plan.rests
             self._reporter_of_services.turned(turned.plan, turned.state)
             self._tokens.turned(turned.plan, turned.state)
+            self._usage.turned(turned.state)
             self._adapters.turned(turned.plan, turned.state, turned.requests)
             self._metrics.counted(self._adapters.requests)
             if self._statistics is not None:
@@ -353,8 +371,8 @@ class Launcher:
         self._reporter.once("", "gateway_not_heard", "")
         if line.startswith(f"{HELD} "):
             self._held()
-        else:
-            self._usage.hear(line)
+        elif (run := self._usage.hear(line)) is not None:
+            self._tokens.ask_run(*run)
 
     def _held(self) -> None:
         """Make a turn due, but not more often than while requests wait: many backends say it."""
@@ -402,6 +420,35 @@ class Launcher:
         """Ask replicas what they work on, and how long their tokens take."""
         if self._leader.leads():
             self._tokens.look()
+
+    async def post_usage(self) -> None:
+        """Let the daemon book what requests have used."""
+        if not self._leader.leads():
+            return
+        usage, why = self._usage, ""
+        try:
+            await usage.post()
+        except (SlicewiseError, OSError) as error:
+            why = str(error)
+        self._reporter.once("", "usage_not_posted", why)
+        self._reporter.once("", "usage_refused", usage.refused)
+        self._reporter.once("", "usage_unreadable", usage.unreadable)
+        missed = f"{usage.missed} requests are not booked" if usage.missed else ""
+        self._reporter.once("", "usage_missed", missed)
+        self._metrics.used(usage.missed, usage.waiting)
+        if why:
+            await asyncio.sleep(LONGEST_S)
+
+    async def report_counters(self) -> None:
+        """Tell the daemon what engines have counted."""
+        if not self._leader.leads():
+            return
+        try:
+            await self._usage.report_counters()
+        except SlicewiseError as error:
+            self._reporter.once("", "engine_counters_not_told", str(error))
+        else:
+            self._reporter.once("", "engine_counters_not_told", "")
 
     async def fit_adapters(self) -> None:
         """Let replicas load and unload adapters, where their service says others."""

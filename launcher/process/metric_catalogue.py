@@ -55,6 +55,18 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         "nodes",
         "Nodes on which replicas of several services failed in the last hour.",
     ),
+    MetricSpec(
+        "slicewise_launcher_missed_requests_total",
+        "counter",
+        "requests",
+        "Requests whose tokens nobody will book: the gateway's ring or the journal had no room.",
+    ),
+    MetricSpec(
+        "slicewise_launcher_usage_batches",
+        "gauge",
+        "batches",
+        "Batches of what requests used that the daemon has not booked yet.",
+    ),
     _of_service("gauge", "desired_replicas", "replicas", "Replicas that the autoscaler wants."),
     _of_service(
         "gauge", "ready_replicas", "replicas", "Replicas that get requests and pass their checks."

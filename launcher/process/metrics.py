@@ -66,6 +66,10 @@ class Metrics:
         """Take how many requests each adapter has had, by ``tenant/service:adapter``."""
         self._last.requests = requests
 
+    def used(self, missed: int, waiting: int) -> None:
+        """Take how many requests nobody will book, and how many batches wait to be booked."""
+        self._last.missed, self._last.waiting = missed, waiting
+
     def failed(self, code: str, took_s: float) -> None:
         """Count a turn that has failed."""
         self._turn_s.observe(took_s)
@@ -96,6 +100,7 @@ class _Last(Collector):
         self.counts: Mapping[str, Counts] = {}
         self.loads: Mapping[str, ServersLoad] = {}
         self.requests: Mapping[str, int] = {}
+        self.missed, self.waiting = 0, 0
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -105,6 +110,8 @@ class _Last(Collector):
         yield single(METRICS["slicewise_launcher_gateway_up"], self.gateway_seen)
         age_s = wall_s() - self.decided_s
         yield single(METRICS["slicewise_launcher_decision_age_seconds"], age_s)
+        yield single(METRICS["slicewise_launcher_missed_requests_total"], self.missed)
+        yield single(METRICS["slicewise_launcher_usage_batches"], self.waiting)
         turned = self.turned
         suspects = suspect_nodes(turned.state, wall_s()) if turned is not None else {}
         yield single(METRICS["slicewise_launcher_suspect_nodes"], len(suspects))

@@ -18,13 +18,15 @@ from slicewise.launcher.rules.engines.load import (
     servers_load,
 )
 from slicewise.launcher.rules.engines.registry import ENGINES
-from slicewise.launcher.rules.turn.plan import TurnPlan
+from slicewise.launcher.rules.gateway.types import ServerMode
+from slicewise.launcher.rules.turn.plan import ServicePlan, TurnPlan
 from slicewise.launcher.rules.turn.state import State
 
 _SELDOM_S = 10.0
 """Seconds after which replicas without an objective of tokens are asked again: people read it."""
 
 Ask = Callable[[Replica], Awaitable[EngineMetrics | None]]
+Told = Callable[[str, Run, EngineLoad], None]
 
 
 class TokenWatch:
@@ -34,11 +36,14 @@ class TokenWatch:
         counts: times of tokens, of services with such an objective.
     """
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, told: Told = lambda _service, _run, _load: None) -> None:
+        """``told`` gets what each engine works on and has counted, whenever it says it."""
         self._questions = ReplicaQuestions(ask, self._heard)
+        self._told = told
         self._replicas: Mapping[str, Mapping[Run, Replica]] = {}
         self._timed: frozenset[str] = frozenset()
         self._due_s: dict[str, float] = {}
+        self._going: frozenset[tuple[str, Run]] = frozenset()
         self._before: dict[tuple[str, Run], TokenCounts] = {}
         self._counted: dict[tuple[str, Run], EngineCounts] = {}
         self._loads: dict[str, dict[Run, EngineLoad]] = {}
@@ -64,6 +69,12 @@ class TokenWatch:
             for service in plan.services
             if (engine := engines.get(service.route.pool)) is not None
         }
+        self._going = frozenset(
+            (service.service, run)
+            for service in plan.services
+            for run, replica in self._replicas.get(service.service, {}).items()
+            if _is_going(service, replica)
+        )
         self._timed = frozenset(
             service.service for service in plan.services if service.times_tokens
         )
@@ -93,7 +104,16 @@ class TokenWatch:
             for run, replica in replicas.items():
                 self._questions.begin(key, run, replica)
 
+    def ask_run(self, key: str, run: Run) -> None:
+        """Ask a run that has ended a request at the next look, one that is about to go at once."""
+        self._due_s[key] = 0.0
+        replica = self._replicas.get(key, {}).get(run)
+        if replica is not None and (key, run) in self._going:
+            self._questions.begin(key, run, replica)
+
     def _heard(self, key: str, run: Run, _: Replica, now: EngineMetrics | None) -> None:
+        if now is not None and now.load is not None:
+            self._told(key, run, now.load)
         if self._is_there((key, run)):
             self._take(key, run, now or EngineMetrics())
 
@@ -116,6 +136,14 @@ class TokenWatch:
         self._before[key, run] = now
         if now.first_s >= before.first_s and now.tokens >= before.tokens:
             self.counts[key] = _added(self.counts.get(key), before, now)
+
+
+def _is_going(service: ServicePlan, replica: Replica) -> bool:
+    """Whether it gets no new request any more."""
+    return any(
+        mode is not ServerMode.READY and to.place == (replica.address, replica.port)
+        for to, mode in (service.route.targets or {}).items()
+    )
 
 
 def _added(total: TokenCounts | None, before: TokenCounts, now: TokenCounts) -> TokenCounts:

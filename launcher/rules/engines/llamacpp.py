@@ -136,7 +136,7 @@ class LlamaCpp(OpenAIEngine):
         numbers = figures(body, _TOKENS)
         prompt, output = map(numbers.get, _TOKENS)
         counts = EngineCounts(prompt_tokens=prompt, output_tokens=output)
-        return EngineLoad(running, waiting, counts=counts)
+        return EngineLoad(running, waiting, counts=counts, counts_cached=False)
 
     def is_model(self, entries: frozenset[str]) -> bool:
         """Whether it has a file in llama.cpp's format."""

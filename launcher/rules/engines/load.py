@@ -62,12 +62,14 @@ class EngineLoad:
         running: requests that it works on.
         waiting: requests that wait in it.
         kv_cache: share of its cache of keys and values that is in use; None if it does not say.
+        counts_cached: whether it counts tokens of prompts that it has found in its cache.
     """
 
     running: float
     waiting: float
     kv_cache: float | None = None
     counts: EngineCounts = EngineCounts()
+    counts_cached: bool = True
 
 
 @dataclass(frozen=True)

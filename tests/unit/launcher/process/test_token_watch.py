@@ -57,7 +57,7 @@ def turned(
     times_tokens: bool = True,
     others: Iterable[int] = (),
 ) -> None:
-    route = SimpleNamespace(pool=pool)
+    route = SimpleNamespace(pool=pool, targets=None)
     state = {
         name: ServiceState(
             None,

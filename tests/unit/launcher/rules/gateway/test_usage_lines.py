@@ -84,7 +84,7 @@ def test_counts_are_bounded():
 
 def test_sums_are_of_each_service_and_payer():
     other = LINE.replace("nlp carol", "vision dave")
-    parsed = [found for text in (LINE, LINE, other) if (found := parse_usage_line(text))]
+    parsed = [read for text in (LINE, LINE, other) if (read := parse_usage_line(text))]
     assert with_usage({}, parsed) == {
         ("nlp/chat", "nlp"): TokenSums(2, 18, 10, 14),
         ("nlp/chat", "vision"): TokenSums(1, 9, 5, 7),

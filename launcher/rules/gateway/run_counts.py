@@ -1,0 +1,43 @@
+"""What the engine of one run has counted, however often it started again within the run."""
+
+from dataclasses import dataclass
+
+from slicewise.launcher.rules.engines.load import EngineCounts, EngineLoad
+
+_MOST = 2**53 - 1
+
+
+@dataclass(frozen=True)
+class RunCounts:
+    """Tokens that a run's engine has counted, and those that it said last.
+
+    Attributes:
+        counts_cached: whether prompts count with what was found in a cache.
+    """
+
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    last_prompt: int = 0
+    last_output: int = 0
+    counts_cached: bool = True
+
+    def later(self, load: EngineLoad) -> "RunCounts":
+        """Return them with what the engine says now; a counter that is lower began again."""
+        now: EngineCounts = load.counts
+        prompt = _whole(now.prompt_tokens, self.last_prompt)
+        output = _whole(now.output_tokens, self.last_output)
+        return RunCounts(
+            min(self.prompt_tokens + _more(self.last_prompt, prompt), _MOST),
+            min(self.output_tokens + _more(self.last_output, output), _MOST),
+            prompt,
+            output,
+            load.counts_cached,
+        )
+
+
+def _whole(count: float | None, before: int) -> int:
+    return before if count is None else min(round(count), _MOST)
+
+
+def _more(before: int, now: int) -> int:
+    return now - before if now >= before else now

@@ -1,0 +1,223 @@
+"""Tests what becomes of a line of the ring until the daemon has booked it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.rpc.usage_messages import (
+    EngineCountersRequest,
+    RefusedRecord,
+    UsagePostAnswer,
+    UsagePostRequest,
+)
+from slicewise.launcher.process import usage_journal
+from slicewise.launcher.process.usage_journal import UsageJournal
+from slicewise.launcher.process.usage_watch import UsageWatch
+from slicewise.launcher.rules.engines.load import EngineCounts, EngineLoad
+from slicewise.launcher.rules.gateway.usage_lines import TokenSums
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+DIGEST, RUN = "0a" * 32, (7, 0, 1000)
+
+
+def line(number: int = 1, digest: str = DIGEST, boot: str = "17-5", end_ms: int = 1900) -> str:
+    counts = f"1000 {end_ms} 1200 9 5 7 whole usage"
+    return f"usage {boot} {number} nlp carol key1 nlp/chat {digest} {counts}"
+
+
+def state(*digests: str) -> Any:
+    """One service with a run for each of these certificates, in slots from 0 on."""
+    verified = {
+        index: SimpleNamespace(
+            run=SimpleNamespace(start_s=1000, endpoint=SimpleNamespace(digest=digest))
+        )
+        for index, digest in enumerate(digests)
+    }
+    generation = SimpleNamespace(verified=verified)
+    return {"nlp/chat": SimpleNamespace(generations={7: generation})}
+
+
+class Daemon:
+    """Books once, unless it is away."""
+
+    def __init__(self) -> None:
+        self.booked: dict[tuple[str, int], Any] = {}
+        self.counters: list[Any] = []
+        self.is_away = False
+        self.is_lost = False
+        """Whether its answers are."""
+        self.refused: tuple[RefusedRecord, ...] = ()
+
+    async def post_usage(self, request: UsagePostRequest) -> UsagePostAnswer:
+        if self.is_away:
+            raise UnreachableError(Code.DAEMON_DOWN, "away")
+        new = {(request.boot, record.number): record for record in request.records}
+        self.booked = {**new, **self.booked}
+        if self.is_lost:
+            raise UnreachableError(Code.DAEMON_DOWN, "lost")
+        return UsagePostAnswer(booked=len(new), known=0, refused=self.refused)
+
+    async def note_engine_counters(self, request: EngineCountersRequest) -> None:
+        self.counters += request.runs
+
+
+@pytest.fixture
+def daemon() -> Daemon:
+    return Daemon()
+
+
+def watch(daemon: Daemon, directory: Path) -> UsageWatch:
+    """Of a launcher that has just started and has had its first turn."""
+    made = UsageWatch(daemon, UsageJournal(directory))
+    made.turned(state(DIGEST))
+    return made
+
+
+def hear(made: UsageWatch, lines: Sequence[str]) -> list[Any]:
+    """Of which runs the engines have counted more."""
+    return [made.hear(text) for text in lines]
+
+
+async def test_a_line_is_booked_for_its_run(daemon: Daemon, tmp_path: Path):
+    made = watch(daemon, tmp_path)
+    run = ("nlp/chat", RUN)
+    lines = ["held pool1", line(1), line(65), line(1)]
+    assert hear(made, lines) == [None, run, run, None]
+    await made.post()
+    assert daemon.booked.keys() == {("17-5", 1), ("17-5", 65)}
+    record = daemon.booked["17-5", 65]
+    assert (record.array_job_id, record.index, record.run_start_s) == RUN
+    assert (record.payer, record.person, record.key_id) == ("nlp", "carol", "key1")
+    assert (record.prompt_tokens, record.cached_prompt_tokens, record.output_tokens) == (9, 5, 7)
+    assert (record.first_token_ms, record.outcome) == (200, "whole")
+    assert (made.waiting, made.missed) == (0, 0)
+
+
+async def test_sums_are_those_since_they_were_taken_last(daemon: Daemon, tmp_path: Path):
+    made = watch(daemon, tmp_path)
+    hear(made, [line(1), line(65)])
+    assert made.take_since() == {("nlp/chat", "nlp"): TokenSums(2, 18, 10, 14)}
+    assert made.take_since() == {}
+
+
+async def test_what_is_not_booked_waits_on_disk_for_the_next_launcher(
+    daemon: Daemon, tmp_path: Path
+):
+    made = watch(daemon, tmp_path)
+    daemon.is_away = True
+    for number in (1, 65):
+        hear(made, [line(number)])
+        with pytest.raises(UnreachableError):
+            await made.post()
+    assert made.waiting == 1
+    (file,) = (tmp_path / "usage").glob("0*.json")
+    assert file.stat().st_mode & 0o777 == 0o600
+    daemon.is_away = False
+    after = watch(daemon, tmp_path)
+    await after.post()
+    assert len(daemon.booked) == 2
+    assert not list((tmp_path / "usage").glob("0*.json"))
+    # It hears all that the ring still has, and has heard the first two.
+    hear(after, [line(1), line(65), line(193)])
+    await after.post()
+    assert (len(daemon.booked), after.missed) == (3, 1)
+
+
+async def test_a_batch_whose_answer_is_lost_is_posted_again(daemon: Daemon, tmp_path: Path):
+    made = watch(daemon, tmp_path)
+    hear(made, [line(1)])
+    daemon.is_lost = True
+    with pytest.raises(UnreachableError):
+        await made.post()
+    daemon.is_lost = False
+    await made.post()
+    assert (len(daemon.booked), made.waiting) == (1, 0)
+
+
+async def test_a_line_waits_until_a_turn_says_whose_its_replica_was(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("slicewise.launcher.process.usage_watch.wall_s", lambda: 2.0)
+    made = UsageWatch(daemon, UsageJournal(tmp_path))
+    hear(made, [line(1)])
+    await made.post()
+    made.turned(state("0b" * 32))
+    await made.post()
+    assert not daemon.booked
+    made.turned(state("0b" * 32, DIGEST))
+    await made.post()
+    assert daemon.booked["17-5", 1].index == 1
+
+
+async def test_of_a_run_that_nobody_knows_the_request_is_booked_all_the_same(
+    daemon: Daemon, tmp_path: Path
+):
+    made = watch(daemon, tmp_path)
+    hear(made, [line(1, "0b" * 32), line(65, "-")])
+    await made.post()
+    assert [record.array_job_id for record in daemon.booked.values()] == [None, None]
+
+
+async def test_the_journal_is_bounded(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(usage_journal, "_MOST_BATCHES", 2)
+    monkeypatch.setattr(usage_journal, "MOST_RECORDS", 3)
+    made = watch(daemon, tmp_path)
+    hear(made, [line(64 * place) for place in range(10)])
+    daemon.is_away = True
+    with pytest.raises(UnreachableError):
+        await made.post()
+    assert (made.waiting, made.missed) == (2, 4)
+    daemon.is_away = False
+    await made.post()
+    assert len(daemon.booked) == 6
+
+
+async def test_a_file_that_cant_be_read_is_set_aside(daemon: Daemon, tmp_path: Path):
+    watch(daemon, tmp_path)
+    (tmp_path / "usage" / "000000000007.json").write_text("{")
+    made = watch(daemon, tmp_path)
+    hear(made, [line(1)])
+    await made.post()
+    assert len(daemon.booked) == 1
+    assert made.unreadable == "000000000007.json"
+    assert (tmp_path / "usage" / "000000000007.unreadable").read_text() == "{"
+
+
+async def test_why_a_record_is_refused_is_told(daemon: Daemon, tmp_path: Path):
+    made = watch(daemon, tmp_path)
+    daemon.refused = (RefusedRecord(number=1, why="no such tenant"),)
+    hear(made, [line(1)])
+    await made.post()
+    assert (made.refused, made.waiting) == ("no such tenant", 0)
+
+
+def load(prompt: int, output: int, *, counts_cached: bool) -> EngineLoad:
+    counts = EngineCounts(prompt_tokens=prompt, output_tokens=output)
+    return EngineLoad(0, 0, counts=counts, counts_cached=counts_cached)
+
+
+@pytest.mark.parametrize("counts_cached", [True, False])
+async def test_engines_counters_are_told_as_records_count(
+    daemon: Daemon, tmp_path: Path, counts_cached: bool
+):
+    """llama.cpp counts prompts without what it found in its cache, vLLM with it."""
+    made = watch(daemon, tmp_path)
+    hear(made, [line(1)])
+    await made.post()
+    made.counted("nlp/chat", RUN, load(9 if counts_cached else 4, 7, counts_cached=counts_cached))
+    await made.report_counters()
+    await made.report_counters()
+    (run,) = daemon.counters
+    assert (run.prompt_tokens, run.output_tokens) == (9, 7)
+    after = watch(daemon, tmp_path)
+    after.counted("nlp/chat", RUN, load(10, 8, counts_cached=counts_cached))
+    await after.report_counters()
+    assert daemon.counters[-1].prompt_tokens == (10 if counts_cached else 15)
