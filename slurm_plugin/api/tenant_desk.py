@@ -287,7 +287,10 @@ class TenantDesk(LedgerDesk):
         if state.is_uninstalled:
             return "Slicewise was taken out of Slurm (slicewise compile --again)"
         if mode != "enforce":
-            return f"the daemon is in mode {mode}, in which Slurm's limits stay as they are"
+            return (
+                f"the daemon is in mode {mode}, in which Slurm's limits stay as they are, and"
+                " quotas bound services alone"
+            )
         return ""
 
     def _why_late(self) -> str:

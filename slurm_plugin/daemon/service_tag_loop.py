@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import Refusal
@@ -52,7 +53,8 @@ class ServiceTagLoop:
         self._refusals = {array: why for array, why in self._refusals.items() if array in arrays}
         state.refusals = self._refusals
         if arrays.keys() - self._refusals.keys() or (arrays and looked_s >= self._again_s):
-            self._admission.publish(snapshot, looked_s)
+            # Services need none of the limits that an uninstall has removed.
+            self._admission.publish(replace(snapshot, is_uninstalled=False), looked_s)
             await self._decide(arrays)
             self._again_s = looked_s + _AGAIN_S
         self._decided_at_s = time.monotonic()
@@ -76,8 +78,8 @@ class ServiceTagLoop:
 
     async def _read(self, arrays: Mapping[int, JobView]) -> None:
         """Read each script once."""
-        known = self._directives
-        self._directives = {array: read for array, read in known.items() if array in arrays}
+        before = self._directives
+        self._directives = {array: read for array, read in before.items() if array in arrays}
         if unread := arrays.keys() - self._directives.keys():
             for array, submission in (await self._slurm.submissions(unread)).items():
                 self._directives[array] = directive_lines(head_lines(submission.script))

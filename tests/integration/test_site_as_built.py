@@ -5,21 +5,27 @@ with QOS, priorities and shares of their own; limits on accounts; another cluste
 All its accounts become tenants. Jobs run and wait on all partitions the whole time.
 """
 
+import asyncio
 import json
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from effort import is_nightly
 from jobs_as_users import Modes
 from run_folder import path_for
+from service_status import services, status, until_routed
 from site_dumps import Dump, Site, assert_same, reason, split_reasons
 from waiting import until, until_is
 
 from slicewise.sandbox.cluster import Sandbox
-from slicewise.sandbox.host.inventory import PARTITION
+from slicewise.sandbox.demo.commands import publish_models
+from slicewise.sandbox.demo.load import Load
+from slicewise.sandbox.demo.trace import Arrival
+from slicewise.sandbox.host.inventory import CLUSTER, PARTITION
 from slicewise.slurm_plugin.rules.common.qos_names import GATE_QOS
 
 pytestmark = pytest.mark.integration
@@ -125,6 +131,26 @@ LOAD = (
     ("carol", "--array=0-1 --account=guest --time=100", 9000),
 )
 """Of tenants: vision's budget binds, nlp borrows, guest lends."""
+
+
+SERVICE = "nlp/early"
+SERVICE_FILE = """\
+[service]
+name = "early"
+tenant = "nlp"
+model_repository = {models}
+model = "tokens"
+profile = "1g.10gb"
+max_replicas = 4
+keep_alive_s = 3600
+memory_mib = 512
+"""
+NO_LUA = """\
+function slurm_job_submit(job_desc, part_list, submit_uid) return slurm.SUCCESS end
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid) return slurm.SUCCESS end
+return slurm.SUCCESS
+"""
+"""A job_submit.lua as sites have it that never heard of Slicewise."""
 
 
 class Guest:
@@ -257,6 +283,57 @@ class Guest:
         self.sandbox.run("root", ("slicewise", "tenant-quota", "apply", "/dev/stdin"), input=QUOTAS)
         self.root("slicewise", "compile", "--dry-run")
 
+    @contextmanager
+    def without_lua(self) -> Iterator[None]:
+        """Nothing of Slicewise runs in slurmctld."""
+        script = self.sandbox.layout.etc / "job_submit.lua"
+        ours = script.read_text()
+        time.sleep(1.1)  # slurmctld sees a change by the second.
+        script.write_text(NO_LUA)
+        try:
+            yield
+        finally:
+            time.sleep(1.1)
+            script.write_text(ours)
+
+    def apply(self) -> str:
+        """Apply a service as its owner does; return its array."""
+        home = self.sandbox.layout.home / self.sandbox.state.users["bob"].name
+        models = json.dumps(str(publish_models(self.sandbox.layout.models)))
+        file = home / "early.toml"
+        file.write_text(SERVICE_FILE.format(models=models))
+        words = ("slicewise", "service", "apply", str(file), "--json")
+        done = self.sandbox.run("bob", words, check=False)
+        assert done.returncode == 0, done.stderr
+        return str(json.loads(done.stdout)["array_job_id"])
+
+    def ask(self, count: int) -> list[str]:
+        """Send requests through the gateway; return what went wrong with each."""
+
+        async def send() -> list[str]:
+            async with Load(self.sandbox.layout.gateway_url, [SERVICE], 240.0) as load:
+                await load.replay([Arrival(0.05 * i, SERVICE, 20, 5) for i in range(count)])
+                return [record.error for record in load.records]
+
+        return asyncio.run(send())
+
+    def states(self) -> dict[str, int]:
+        """How many slots of the service are in which state."""
+        found = {
+            state: len(slots) for state, slots in status(self.sandbox, SERVICE)["slots"].items()
+        }
+        return {state: count for state, count in found.items() if count}
+
+    def whole_dump(self) -> Dump:
+        """What else Slurm says of itself in one piece."""
+        name = self.sandbox.layout.etc / "dump.cfg"
+        self.root("sacctmgr", "dump", CLUSTER, f"file={name}")
+        return {
+            "sacctmgr dump": name.read_text(),
+            "reservations": self.root("scontrol", "-o", "show", "reservation"),
+            "slurm.conf": self.sandbox.layout.slurm_conf.read_text(),
+        }
+
     def enforce(self) -> None:
         """As docs/how-to/install.md says: the daemon, slicewise.lua, then the gate."""
         self.modes.set("enforce")
@@ -304,6 +381,43 @@ def guest() -> Iterator[Guest]:
         yield guest
     finally:
         running.down()
+
+
+@pytest.mark.promise("In mode observe services run, and nothing in Slurm changes but their arrays.")
+def test_services_run_in_observe_and_nothing_changes_that_is_not_theirs(guest: Guest) -> None:
+    before, whole = guest.seen(), guest.whole_dump()
+    guest.observe()
+    with guest.without_lua():
+        array = guest.apply()
+        until_routed(guest.sandbox, SERVICE)
+        # It is known by the tag that the daemon gave it; its QOS is what the site gave it.
+        job = guest.site.job(array)
+        assert f"tenant=nlp service={SERVICE.split('/')[1]}" in job.tag
+        assert (job["QOS"], job["Reason"]) == ("normal", "JobHeldAdmin")
+
+        assert guest.ask(5) == [""] * 5
+        guest.sandbox.run("bob", ("slicewise", "service", "scale", SERVICE, "--min", "4"))
+        # The quota is of three slices.
+        until_is(guest.states, {"ready": 3, "held": 1})
+        guest.assert_same(before)
+        assert guest.whole_dump() == whole
+        assert "quota: nlp holds 3 of 3 slices" in guest.root("slicewise", "why", SERVICE)
+
+        guest.sandbox.run(
+            "bob", ("slicewise", "service", "scale", SERVICE, "--min", "1", "--max", "1")
+        )
+        until_is(guest.states, {"ready": 1, "held": 3})
+        assert guest.ask(5) == [""] * 5
+        # Nobody but the daemon lets a slot run.
+        refused = guest.sandbox.run("bob", ("scontrol", "release", f"{array}_3"), check=False)
+        assert refused.returncode != 0
+        assert guest.states() == {"ready": 1, "held": 3}
+
+        guest.sandbox.run("bob", ("slicewise", "service", "delete", SERVICE))
+        until(lambda: SERVICE not in services(guest.sandbox))
+    guest.assert_same(before)
+    assert guest.whole_dump() == whole
+    assert guest.site.qos_of_ours() == set()
 
 
 @pytest.mark.promise(

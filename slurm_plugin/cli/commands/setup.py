@@ -1,7 +1,9 @@
 """``slicewise setup``: asks what a site is like, and writes proposals; it changes nothing."""
 
 import asyncio
+import secrets
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +24,7 @@ from slicewise.cluster.settings.read import settings_file
 from slicewise.cluster.slurm.open import open_slurm
 from slicewise.slurm_plugin.cli.commands.admission import proposed_script
 from slicewise.slurm_plugin.cli.common.slurm_facts import slurm_facts
+from slicewise.slurm_plugin.rules.site import services_only as services_only_files
 from slicewise.slurm_plugin.rules.site.answers import Answers, guessed, unknown_types
 from slicewise.slurm_plugin.rules.site.conf_checks import conf_checks, fitting_priority_max
 from slicewise.slurm_plugin.rules.site.facts import SlurmFacts, Wanted
@@ -32,6 +35,7 @@ from slicewise.slurm_plugin.rules.site.partition_checks import (
     slice_billing,
 )
 from slicewise.slurm_plugin.rules.site.proposed_files import (
+    GUIDE,
     SlurmsOwn,
     allocations_text,
     answers_text,
@@ -47,6 +51,11 @@ from slicewise.slurm_plugin.rules.site.proposed_files import (
 from slicewise.slurm_plugin.rules.slurm_config.allocations import allocations, fitting_unit
 
 _SECRET = "database-url"  # noqa: S105 -- a file's name
+_LAUNCHERS = "launcher-database-url"
+_SECRETS = frozenset({_SECRET, _LAUNCHERS, "database.sql"})
+_OTHER_HOSTS = frozenset({"gateway", "login_hosts"})
+_UNASKED = frozenset({*_OTHER_HOSTS, "parent_account", "model_repository", "database_url"})
+"""Answers that services alone do not need: all runs on slurmctld's host."""
 _LISTS = ("partitions", "login_hosts")
 _WITH_PASSWORD = "database_url"  # noqa: S105 -- an answer's name
 
@@ -59,6 +68,14 @@ def setup_command(
     output: Annotated[
         Path, typer.Option(help="Directory for the proposals; it must not exist yet.")
     ] = Path("slicewise-setup"),
+    services_only: Annotated[
+        bool,
+        typer.Option(
+            "--services-only",
+            help="Services alone, all on this host: with a script that makes the database, and no"
+            " lines for quotas.",
+        ),
+    ] = False,
 ) -> None:
     """Ask what the site is like, and write proposals of all files, with the steps in order.
 
@@ -66,6 +83,9 @@ def setup_command(
     that most answers need Enter only; with --answers it asks nothing. It writes into its own
     directory and changes nothing else: you compare and copy. STEPS.md there says in which order. It
     works without the daemon.
+
+    With --services-only read services.sh, then run it: models are served, and nothing of Slurm's
+    configuration, limits or other jobs is changed. Quotas come later, by setup without it.
     """
     with suppress(PermissionError):  # Writing says so, later.
         if output.exists():
@@ -73,10 +93,13 @@ def setup_command(
     facts = asyncio.run(slurm_facts(open_slurm(None)))
     known = {**guessed(facts.config, facts.partitions, facts.nodes), **_own_url()}
     unknown = unknown_types(facts.nodes)
-    given = _given(known, _read(answers), unknown) if answers else _asked(known, unknown)
+    skips = _UNASKED if services_only else frozenset[str]()
+    given = _given(known, _read(answers), unknown) if answers else _asked(known, unknown, skips)
+    if services_only:
+        given = _on_one_host(given)
     priced = {kind for kinds in given.gpus.values() for kind in kinds}
     unknown = tuple(group for group in unknown if not priced.issuperset(group.types))
-    files = _files(given, facts, unknown)
+    files = _files(given, facts, unknown, services_only=services_only)
     _write(output, files)
     for group in unknown:
         console().print(left_out_text(group), markup=False, style="yellow")
@@ -85,6 +108,22 @@ def setup_command(
     for name in files:
         console().print(f"{output / name}", markup=False, highlight=False, soft_wrap=True)
     console().print(f"Nothing else was changed. Go on with {output / 'STEPS.md'}", markup=False)
+
+
+def _on_one_host(answers: Answers) -> Answers:
+    """Return the answers with a database whose URL has a password; a refusal for more hosts."""
+    if answers.is_spread:
+        raise _refused(f"--services-only is for one host, so gateway is {answers.controller}")
+    url = services_only_files.with_password(answers.database_url, secrets.token_hex(16))
+    return answers.model_copy(update={_WITH_PASSWORD: url})
+
+
+def _launchers_url(url: str) -> str:
+    """Return that of this host, if it has one already."""
+    with suppress(OSError, ValueError):
+        if url_there := (settings_file().parent / _LAUNCHERS).read_text(encoding="utf-8").strip():
+            return url_there
+    return services_only_files.launcher_url(url, secrets.token_hex(16))
 
 
 def _own_url() -> Mapping[str, object]:
@@ -134,8 +173,10 @@ def _refused(why: str) -> InvalidInputError:
     )
 
 
-def _asked(known: Mapping[str, object], unknown: Sequence[UnknownTypes]) -> Answers:
-    """Ask for each answer at the terminal, with what is known as its default."""
+def _asked(
+    known: Mapping[str, object], unknown: Sequence[UnknownTypes], skips: AbstractSet[str]
+) -> Answers:
+    """Ask for each answer at the terminal but those to skip, with what is known as its default."""
     if not is_at_a_terminal():
         raise _refused("there is no terminal to ask at; give a file with --answers")
     if "gpus" not in known and not unknown:
@@ -158,6 +199,9 @@ def _asked(known: Mapping[str, object], unknown: Sequence[UnknownTypes]) -> Answ
             gpus[model] = (*gpus.get(model, ()), *group.types)
     for key, field in Answers.model_fields.items():
         if key == "gpus":
+            continue
+        if key in skips:
+            given |= {key: known[key]} if key in known else {}
             continue
         default = known.get(key, field.get_default())
         shown = ",".join(default) if isinstance(default, tuple) else default
@@ -195,8 +239,14 @@ def _settings(answers: Answers, slurms: SlurmsOwn) -> Settings:
 
 
 def _files(
-    answers: Answers, facts: SlurmFacts, unknown: Sequence[UnknownTypes]
+    answers: Answers,
+    facts: SlurmFacts,
+    unknown: Sequence[UnknownTypes],
+    *,
+    services_only: bool,
 ) -> Mapping[str, str]:
+    if services_only:
+        return _services_files(answers, facts, unknown)
     slurms = SlurmsOwn(facts.config.get("SLURM_CONF", SlurmsOwn.slurm_conf))
     settings = _settings(answers, slurms)
     wanted = Wanted(
@@ -219,7 +269,7 @@ def _files(
     if any(lack.code == Code.CONF_WEIGHTS for lack in lacks):
         slurms = replace(slurms, priority_max=fitting_priority_max(facts))
     nodes = [node.name for node in facts.nodes if node.is_in(frozenset(answers.partitions))]
-    found = {
+    texts = {
         "slicewise.toml": settings_text(answers, slurms, unknown),
         _SECRET: f"{answers.database_url}\n",
         "slurm.conf.lines": conf_text(lacks, Place.SLURM_CONF),
@@ -232,8 +282,37 @@ def _files(
         "answers.toml": answers_text(answers),
         "allocations.txt": allocations_text(own_limits, billing),
     }
-    written = {name: text for name, text in found.items() if text}
+    written = {name: text for name, text in texts.items() if text}
     return {**written, "STEPS.md": steps_text(answers, slurms, written)}
+
+
+def _services_files(
+    answers: Answers, facts: SlurmFacts, unknown: Sequence[UnknownTypes]
+) -> Mapping[str, str]:
+    slurms = SlurmsOwn(facts.config.get("SLURM_CONF", SlurmsOwn.slurm_conf))
+    settings = _settings(answers, slurms)
+    wanted = Wanted(
+        cluster=answers.cluster,
+        partitions=answers.partitions,
+        mode="observe",
+        slurm_user=answers.slurm_user,
+        costs=settings.costs,
+    )
+    lines = conf_text(services_only_files.needs(conf_checks(facts, wanted)), Place.SLURM_CONF)
+    launchers_url = _launchers_url(answers.database_url)
+    texts = {
+        "slicewise.toml": settings_text(answers, slurms, unknown),
+        _SECRET: f"{answers.database_url}\n",
+        _LAUNCHERS: f"{launchers_url}\n",
+        "database.sql": services_only_files.database_text(answers.database_url, launchers_url),
+        "slurm.conf.lines": lines,
+        "environment": environment_text(slurms),
+        "daemon.conf": daemon_text(answers),
+        "gateway.sh": gateway_text(settings.gateway.bind),
+        "services.sh": services_only_files.services_text(answers, slurms),
+        "STEPS.md": services_only_files.steps_text(answers, GUIDE, has_lines=bool(lines)),
+    }
+    return {name: text for name, text in texts.items() if text}
 
 
 def _write(directory: Path, files: Mapping[str, str]) -> None:
@@ -241,7 +320,7 @@ def _write(directory: Path, files: Mapping[str, str]) -> None:
         directory.mkdir(mode=0o755)
         for name, text in files.items():
             path = directory / name
-            path.touch(mode=0o600 if name == _SECRET else 0o644)
+            path.touch(mode=0o600 if name in _SECRETS else 0o644)
             path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise _not_written(f"{error.filename}: {error.strerror}") from None

@@ -484,9 +484,10 @@ def _block(instance: InstanceNow, width: int, *, is_up: bool) -> Text:
 def title(answer: OverviewAnswer, now_s: float) -> Text:
     """``lab   mode enforce   seen 2 s ago``."""
     age = age_text(now_s - answer.observed_s)
+    bounds = "" if answer.mode == "enforce" else ": quotas bound services alone"
     return Text.assemble(
         (words(answer.cluster), "bold"),
-        f"   mode {answer.mode}   ",
+        f"   mode {answer.mode}{bounds}   ",
         f"seen {age} ago" if answer.complete else (f"Slurm not seen whole since {age}", "bold red"),
     )
 

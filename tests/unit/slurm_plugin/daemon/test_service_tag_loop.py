@@ -104,6 +104,14 @@ async def test_a_service_gets_its_tag_and_nothing_else(mode: str, clock: WorldCl
     assert slurm.actions == []
 
 
+async def test_limits_that_an_uninstall_has_removed_are_not_needed(clock: WorldClock) -> None:
+    slurm = Tagging(array())
+    world = World(slurm, clock)
+    world.state.is_uninstalled = True
+    await world.turn()
+    assert tag_of(slurm.changes[0][1]).service == "bert"
+
+
 async def test_in_enforce_slicewise_lua_decides(clock: WorldClock) -> None:
     slurm = Tagging(array())
     await World(slurm, clock, "enforce").turn()

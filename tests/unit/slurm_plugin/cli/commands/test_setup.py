@@ -6,6 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import typer
@@ -341,3 +342,67 @@ def test_where_no_unit_keeps_allocations_it_says_the_commands_that_do(
     set_to = 200 + round(800 * 2 / 0.375)
     command = "sacctmgr modify account where name=physics cluster=hpc set GrpTRESMins=billing="
     assert f"    to keep it, with the new weights: {command}{set_to}\n" in text
+
+
+class TestServicesOnly:
+    """``--services-only``: what brings up services on one host, and nothing for quotas."""
+
+    def run(self, tmp_path: Path, answers: str = "") -> tuple[Result, Path]:
+        (tmp_path / "answers.toml").write_text(answers)
+        out = tmp_path / "out"
+        words = ["--answers", str(tmp_path / "answers.toml"), "--output", str(out)]
+        return CliRunner().invoke(app, [*words, "--services-only"]), out
+
+    def test_it_writes_a_script_and_no_line_of_quotas(self, tmp_path: Path) -> None:
+        result, out = self.run(tmp_path)
+        assert result.exit_code == 0, result.output
+        assert {path.name for path in out.iterdir()} == {
+            *("slicewise.toml", "database-url", "launcher-database-url", "database.sql"),
+            *("slurm.conf.lines", "daemon.conf", "gateway.sh", "services.sh", "STEPS.md"),
+        }
+        settings = Settings.model_validate(tomllib.loads((out / "slicewise.toml").read_text()))
+        assert (settings.daemon.mode, settings.daemon.listen) == ("observe", "")
+        lines = [
+            line for line in (out / "slurm.conf.lines").read_text().splitlines() if line[0] != "#"
+        ]
+        assert lines == ["MpiParams=ports=21000-21999", "RequeueExitHold=187"]
+        script = (out / "services.sh").read_text()
+        assert "install -m 640 -g slurmadm database-url /etc/slicewise/" in script
+        assert "slurm.conf" not in script.replace("slurm.conf.lines", "")
+        assert not any(word in script for word in ("scontrol", "sacctmgr", "job_submit"))
+
+    def test_passwords_are_new_each_time_and_only_root_reads_them(self, tmp_path: Path) -> None:
+        (tmp_path / "a").mkdir()
+        (tmp_path / "b").mkdir()
+        _, first = self.run(tmp_path / "a")
+        _, second = self.run(tmp_path / "b")
+        secret = {"database-url", "launcher-database-url", "database.sql"}
+        for name in secret:
+            assert (first / name).read_text() != (second / name).read_text()
+            assert stat.S_IMODE((first / name).stat().st_mode) == 0o600
+        urls = [(first / name).read_text().strip() for name in sorted(secret - {"database.sql"})]
+        for url in urls:
+            password = urlsplit(url).password
+            assert password is not None
+            assert len(password) == 32
+            said = [path.name for path in first.iterdir() if password in path.read_text()]
+            assert set(said) <= secret
+
+    def test_a_database_with_a_password_is_taken_as_it_is(self, tmp_path: Path) -> None:
+        url = "postgresql://own%40er:it%27s@localhost:5499/books"
+        result, out = self.run(tmp_path, f'database_url = "{url}"\n')
+        assert result.exit_code == 0, result.output
+        assert (out / "database-url").read_text() == f"{url}\n"
+        launchers = (out / "launcher-database-url").read_text()
+        assert launchers.startswith("postgresql://slicewise_launcher:")
+        assert launchers.endswith("@localhost:5499/books\n")
+        statements = (out / "database.sql").read_text()
+        assert "ALTER ROLE \"own@er\" LOGIN PASSWORD 'it''s';" in statements
+        assert 'CREATE DATABASE "books" OWNER "own@er"' in statements
+        assert "--port=5499" in (out / "services.sh").read_text()
+
+    @pytest.mark.parametrize("answer", ['gateway = "gate"', 'login_hosts = ["login1"]'])
+    def test_other_hosts_are_refused(self, tmp_path: Path, answer: str) -> None:
+        result, out = self.run(tmp_path, answer)
+        assert "--services-only is for one host" in str(result.exception)
+        assert not out.exists()
