@@ -217,7 +217,8 @@ class Code(StrEnum):
         Wait as long as the message says. Operators are not limited, nor is `key delete`.
         """)
     KEY_REVOKE = ("SW-KEY-REVOKE", Area.JOBS, ExitCode.CONFLICT, """
-        The tenant has 100 valid API keys; or it can't be opened to everybody while it has any.
+        The person has 100 valid API keys of the tenant, or the tenant 1,000; or it can't be opened
+        to everybody while it has any.
 
         `slicewise key list`, then `slicewise key delete KEY_ID`.
         """)
@@ -1140,7 +1141,7 @@ class Code(StrEnum):
         `sacctmgr dump CLUSTER file=/etc/slicewise/sacctmgr-before-slicewise.cfg`.
         """)
     KEY_LEFT = ("SW-KEY-LEFT", Area.SITE, ExitCode.FAILED, """
-        Who made a valid API key is in the tenant's account no more.
+        The person of an API key is in the tenant's account no more: the key lets nothing in.
 
         A member makes another with `slicewise key create`; then `slicewise key delete KEY_ID`.
         """)

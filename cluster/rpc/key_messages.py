@@ -30,8 +30,10 @@ class KeyView(Message):
             expires.
         used_s: Unix seconds at which the key last let a request in, to within a minute or two; None
             if it was never seen.
-        has_left: whether who made it is in Slurm no user of the tenant's account any more, and no
-            operator. False until Slurm's accounts were seen.
+        created_by: who made it.
+        person: whose it is.
+        has_left: whether its person is in Slurm no user of the tenant's account any more, and no
+            operator: it lets nothing in. False until Slurm's accounts were seen.
     """
 
     key_id: str
@@ -43,10 +45,11 @@ class KeyView(Message):
     service: str = ""
     expires_s: float | None = None
     used_s: float | None = None
+    person: str = ""
     has_left: bool = False
 
     def is_valid(self, now_s: float) -> bool:
-        """Whether the key lets requests in."""
+        """Whether the key lets requests in, unless its person has left."""
         return self.revoked_s is None and (self.expires_s is None or now_s < self.expires_s)
 
 
@@ -58,6 +61,8 @@ class KeyCreateRequest(Request, Asks[DoneAnswer], post="key-create"):
     Attributes:
         service: the only service of the tenant that the key opens; "": all. It need not exist yet.
         expires_s: Unix seconds from which the key lets no request in.
+        person: a member of the tenant whose the key is; only operators name others than
+            themselves. "": who asks.
     """
 
     key_id: str = Field(pattern=r"^[0-9a-f]{12}$")
@@ -66,10 +71,14 @@ class KeyCreateRequest(Request, Asks[DoneAnswer], post="key-create"):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     service: str = Field("", max_length=63, pattern=r"^([a-z0-9][a-z0-9-]*)?$")
     expires_s: int | None = Field(None, gt=0, le=_LATEST_S)
+    person: str = Field("", max_length=128, pattern=NO_CONTROLS)
 
 
 class KeyRevokeRequest(Request, Asks[DoneAnswer], post="key-revoke"):
-    """Revokes a key: no request with it is admitted from a few seconds after the answer."""
+    """Revokes a key: no request with it is admitted from a few seconds after the answer.
+
+    For the key's person, root and SlurmUser.
+    """
 
     key_id: str = Field(max_length=32, pattern=NO_CONTROLS)
 
@@ -83,17 +92,38 @@ class KeyOpenRequest(Request, Asks[DoneAnswer], post="key-open"):
     tenant: TenantText
 
 
+class KeyRequireRequest(Request, Asks[DoneAnswer], post="key-require"):
+    """Lets a tenant's services want keys from a moment on, and none before: clients get keys first.
+
+    For users who may make the tenant's keys. Only operators make it later once keys are wanted or
+    a moment was set.
+
+    Attributes:
+        from_s: Unix seconds.
+    """
+
+    tenant: TenantText
+    from_s: int = Field(gt=0, le=_LATEST_S)
+
+
 class KeysAnswer(Answer):
-    """Keys, oldest first; ``unprotected``: the user's tenants whose services need no key, unless
-    the gateway requires one of everyone.
+    """Keys, oldest first.
+
+    Attributes:
+        unprotected: the user's tenants whose services need no key now, unless the gateway requires
+            one of everyone.
+        wanted_from_s: those of them that will, with the Unix seconds from which.
+        valid: how many keys let requests in for each of the user's tenants, also those of others.
     """
 
     keys: tuple[KeyView, ...]
     unprotected: tuple[str, ...] = ()
+    wanted_from_s: dict[str, float] = Field(default_factory=dict)
+    valid: dict[str, int] = Field(default_factory=dict)
 
 
 class KeyListRequest(Request, Asks[KeysAnswer], get="keys"):
-    """Asks for keys of the tenants that the user belongs to; of all for root and SlurmUser."""
+    """Asks for the user's own keys; for all keys if root or SlurmUser asks."""
 
 
 class KeyGrant(Message):
@@ -112,30 +142,34 @@ class KeyGrant(Message):
 
 
 class GrantsAnswer(Answer):
-    """What keys open; revoked and expired keys are left out.
+    """What keys open; left out are revoked and expired ones, and those of who has left.
 
     Attributes:
         keys: by the key's SHA-256 in hexadecimal.
-        protected: tenants that ever had a key and were not opened since, in order, because
-            revoking the last key must not open their services to every client.
+        wanted_from_s: tenants whose services want keys, with the Unix seconds from which they do.
+        protected: those of them that do by now, in order.
         limits: of each tenant, person and key that has any.
         models: what names of models mean for each tenant: entries of the gateway's map, as in
             ``slicewise.cluster.language.model_names``.
     """
 
     keys: dict[str, KeyGrant] = Field(default_factory=dict)
+    wanted_from_s: dict[str, float] = Field(default_factory=dict)
     protected: tuple[str, ...] = ()
     limits: tuple[SubjectLimits, ...] = ()
     models: dict[str, str] = Field(default_factory=dict)
 
     def at(self, now_s: float) -> Self:
-        """Return the answer without the keys that have expired by then."""
-        left = {
+        """Return the answer as it is at that moment: keys expire, and are wanted from then on."""
+        keys = {
             sha256: key
             for sha256, key in self.keys.items()
             if key.expires_s is None or now_s < key.expires_s
         }
-        return self if len(left) == len(self.keys) else self.model_copy(update={"keys": left})
+        protected = tuple(
+            sorted(tenant for tenant, from_s in self.wanted_from_s.items() if from_s <= now_s)
+        )
+        return self.model_copy(update={"keys": keys, "protected": protected})
 
 
 class GrantsRequest(Request, Asks[GrantsAnswer], get="key-grants", asker="launcher"):

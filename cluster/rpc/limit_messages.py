@@ -1,10 +1,18 @@
 """Messages about limits on requests: of a tenant, of a person in it, of one key."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slicewise.cluster.rpc.message import Message
+from slicewise.cluster.rpc.message import (
+    NO_CONTROLS,
+    Answer,
+    Asks,
+    DoneAnswer,
+    Message,
+    Request,
+    TenantText,
+)
 from slicewise.cluster.rpc.usage_messages import AllowanceSubject
 
 _MOST_REQUESTS = 1_000_000
@@ -45,3 +53,53 @@ class SubjectLimits(AllowanceSubject):
 
     limits: RequestLimits
     by_operator: bool = True
+
+
+LimitName = Literal[
+    "concurrent",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "tokens_per_month",
+    "models",
+]
+
+
+class LimitChangeRequest(Request, Asks[DoneAnswer], post="limit-change"):
+    """Changes limits of a tenant, of a person in it, or of a key; what is not named stays.
+
+    Operators limit everyone; a key's person limits the key, unless an operator has done that.
+
+    Attributes:
+        tenant: left out for a key.
+        person: "" for the whole tenant.
+        key_id: "" for a tenant or a person.
+        limits: the limits that are set; those that are None stay.
+        is_exact: None: stays.
+        lifted: limits that are no more.
+    """
+
+    tenant: TenantText | None = None
+    person: str = Field("", max_length=128, pattern=NO_CONTROLS)
+    key_id: str = Field("", max_length=32, pattern=NO_CONTROLS)
+    limits: RequestLimits = RequestLimits()
+    is_exact: bool | None = None
+    lifted: frozenset[LimitName] = frozenset()
+
+    def changed(self, before: RequestLimits) -> RequestLimits:
+        """The limits after the change."""
+        given = self.limits.model_dump(exclude={"is_exact"}, exclude_none=True)
+        lifted = dict.fromkeys(self.lifted)
+        exact = {} if self.is_exact is None else {"is_exact": self.is_exact}
+        return RequestLimits(**(before.model_dump() | lifted | given | exact))
+
+
+class LimitsAnswer(Answer):
+    """Limits, by tenant, person and key."""
+
+    limits: tuple[SubjectLimits, ...]
+
+
+class LimitsRequest(Request, Asks[LimitsAnswer], get="limits"):
+    """Asks for limits of the user's tenants, of the user in them and of the user's keys; of all for
+    root and SlurmUser.
+    """

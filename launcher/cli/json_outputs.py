@@ -56,6 +56,7 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "profile measure": (f"{_CLI}.profile:MeasuredFile",),
     "profile show": ("slicewise.cluster.language.measurements:Measurement[]",),
     "key create": (f"{_CLI}.keys:CreatedKey",),
+    "key limits": ("slicewise.cluster.rpc.limit_messages:SubjectLimits[]",),
     "key list": ("slicewise.cluster.rpc.key_messages:KeyView[]",),
     "mig costs": (f"{_VIEWS}.headroom:ProfileCost[]",),
     "mig profiles": (f"{_COMMANDS}.mig:ShownBoards",),

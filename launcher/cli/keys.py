@@ -17,6 +17,7 @@ from slicewise.cluster.rpc.key_messages import (
     KeyCreateRequest,
     KeyListRequest,
     KeyOpenRequest,
+    KeyRequireRequest,
     KeyRevokeRequest,
     KeysAnswer,
     KeyView,
@@ -30,12 +31,15 @@ from slicewise.cluster.runtime.time_options import local_time
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.cli.key_limits import limit_app
 
 key_app = typer.Typer(
     no_args_is_help=True,
     help="API keys: which clients may send requests to a tenant's services.",
     epilog="Examples: slicewise key create vision --name ci | slicewise key list",
 )
+
+key_app.add_typer(limit_app)
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
@@ -60,7 +64,18 @@ class CreatedKey:
     name: str
     expires_s: int | None
     key: str
+    person: str = ""
+    """Whose it is; "": of who made it."""
 
+
+Person = Annotated[
+    str,
+    typer.Option(
+        metavar="USER",
+        help="The member of the tenant whose key it is; yours if left out. For operators.",
+        show_default=False,
+    ),
+]
 
 _PREFIX = "swk"
 _KEY_ID_BYTES, _SECRET_BYTES = 6, 32
@@ -98,6 +113,7 @@ def create_key(
             show_default=False,
         ),
     ] = None,
+    person: Person = "",
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -105,7 +121,8 @@ def create_key(
 
     Clients send it as "Authorization: Bearer KEY" or "x-api-key: KEY". As soon as a
     tenant has a key, also one for a single service, all of its services refuse requests without
-    one: the first key asks before it does that.
+    one, unless "slicewise key require" has set a date for that: the first key asks before it does
+    that. A key is its person's; it lets nothing in once that person has left the tenant's account.
     """
     named, service = _parts(opens)
     expires_s = None if expires is None else _expiry_s(expires)
@@ -118,6 +135,7 @@ def create_key(
         key_id=key_id,
         sha256=hashlib.sha256(key.encode()).hexdigest(),
         expires_s=expires_s,
+        person=person,
     )
     settings = load_settings()
     daemon = _daemon(settings)
@@ -127,16 +145,21 @@ def create_key(
     if service and not as_json:
         _note_of_unknown_service(daemon, tenant, service)
     if as_json:
-        print_json(CreatedKey(key_id, tenant, service, name, expires_s, key))
+        print_json(CreatedKey(key_id, tenant, service, name, expires_s, key, person))
         return
+    _show_made(request, key)
+
+
+def _show_made(request: KeyCreateRequest, key: str) -> None:
     out = console()
     out.print(Text(key), soft_wrap=True)
-    where = f"{tenant}/{service}" if service else tenant
-    until = "" if expires_s is None else f" until {_day(expires_s)}"
+    where = f"{request.tenant}/{request.service}" if request.service else request.tenant
+    until = "" if request.expires_s is None else f" until {_day(request.expires_s)}"
     out.print(
         Text(
-            f"Key {key_id} of {where} works at the gateway {_AT_THE_GATEWAY}{until}; from then on "
-            f"{tenant}'s services refuse requests without a key. Keep it: it is not shown again.",
+            f"Key {request.key_id} of {where} works at the gateway {_AT_THE_GATEWAY}{until}."
+            " Services of a tenant that has keys refuse requests without one, unless a later date"
+            " was set for that (slicewise key require). Keep it: it is not shown again.",
             style="dim",
         )
     )
@@ -158,7 +181,8 @@ def _parts(opens: str | None) -> tuple[str | None, str]:
 
 def _ask_if_first(daemon: DaemonClient, tenant: str, *, as_json: bool) -> None:
     """Ask before the first key of a tenant; raises what ``confirm`` raises."""
-    if tenant in daemon.call(KeyListRequest()).unprotected:
+    answer = daemon.call(KeyListRequest())
+    if tenant in answer.unprotected and tenant not in answer.wanted_from_s:
         confirm(
             f"This is {tenant}'s first key: all of its services then refuse requests without a key,"
             " also those that clients use now. Make it?",
@@ -208,10 +232,10 @@ def list_keys(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the keys of your tenants, without their secrets.
+    """Show your keys, without their secrets; operators see all keys.
 
-    The last use is known to within two minutes; a key that was never used shows none. Whoever made
-    a key and is in the tenant's account no more "has left": delete the key, and make another.
+    The last use is known to within two minutes; a key that was never used shows none. A key whose
+    person is in the tenant's account no more ("has left") lets nothing in.
     """
     now_s = wall_s()
     answer = _daemon(load_settings()).call(KeyListRequest())
@@ -224,6 +248,8 @@ def list_keys(
                 "No keys. Make one: slicewise key create TENANT --name NAME"
             )
         )
+        for tenant, from_s in answer.wanted_from_s.items():
+            console().print(Text(f"{tenant}'s services want a key from {_day(from_s)} on."))
 
 
 @key_app.command(
@@ -259,7 +285,8 @@ def _tenant_of_last(key_id: str, keys_answer: KeysAnswer) -> str:
     now_s = wall_s()
     valid = [key for key in keys_answer.keys if key.is_valid(now_s)]
     tenant = next((key.tenant for key in valid if key.key_id == key_id), "")
-    return tenant if sum(key.tenant == tenant for key in valid) == 1 else ""
+    own = sum(key.tenant == tenant for key in valid)
+    return tenant if max(own, keys_answer.valid.get(tenant, 0)) == 1 else ""
 
 
 @key_app.command(
@@ -280,6 +307,40 @@ def open_tenant(
     )
     _daemon(load_settings()).call(KeyOpenRequest.of(tenant=tenant))
     console().print(Text(f"{tenant}'s services need no key any more, {_AT_THE_GATEWAY}."))
+
+
+@key_app.command(
+    "require",
+    epilog="Examples: slicewise key require vision --from 2026-12-31"
+    " | slicewise key require vision --from 30d",
+)
+def require_keys(
+    tenant: OwnTenant = None,
+    *,
+    from_when: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="When keys are wanted: a day such as 2026-12-31, or a span from now such as 30d.",
+            show_default=False,
+        ),
+    ],
+    yes: Yes = False,
+) -> None:
+    """Let a tenant's services want keys from that moment on, and none before.
+
+    So clients can get keys before requests without one are refused. The moment may be made
+    earlier; later only by operators.
+    """
+    from_s = int(local_time(from_when, ahead=True).timestamp())
+    tenant = own_tenant(tenant)
+    if from_s <= wall_s():
+        confirm(
+            f"All of {tenant}'s services then refuse requests without a key. Continue?", yes=yes
+        )
+    _daemon(load_settings()).call(KeyRequireRequest.of(tenant=tenant, from_s=from_s))
+    console().print(Text(f"{tenant}'s services want a key from {_day(from_s)} on."))
 
 
 def new_key() -> tuple[str, str]:
@@ -303,7 +364,8 @@ def _columns(keys: Sequence[KeyView]) -> tuple[Column, ...]:
         column("tenant", (key.tenant for key in keys)),
         column("service", (key.service or "all" for key in keys)),
         column("name", (key.name for key in keys)),
-        column("made by", (_maker(key) for key in keys), rank=4),
+        column("person", (_person(key) for key in keys), rank=4),
+        column("made by", (key.created_by for key in keys), rank=6),
         column("made", (_day(key.created_s) for key in keys), rank=5),
         column("last use", (_day(key.used_s) for key in keys), rank=2),
         column("expires", (_day(key.expires_s) for key in keys), rank=3),
@@ -311,8 +373,9 @@ def _columns(keys: Sequence[KeyView]) -> tuple[Column, ...]:
     )
 
 
-def _maker(key: KeyView) -> str:
-    return f"{key.created_by} (has left)" if key.has_left else key.created_by
+def _person(key: KeyView) -> str:
+    person = key.person or key.created_by
+    return f"{person} (has left)" if key.has_left else person
 
 
 def _day(at_s: float | None) -> str:

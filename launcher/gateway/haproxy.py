@@ -28,7 +28,6 @@ from slicewise.cluster.language.errors import (
     SlicewiseError,
     UnreachableError,
 )
-from slicewise.cluster.language.service import tenant_of
 from slicewise.cluster.rpc.key_messages import GrantsAnswer
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.gateway import GatewaySettings
@@ -210,14 +209,13 @@ class HaproxyRuntime:
             self._known = known.with_changes(made)
 
     async def set_grants(self, grants: GrantsAnswer) -> None:
-        """Admit requests with these API keys and no others; tenants that have a key require one.
+        """Admit requests with these API keys and no others; ``protected`` tenants require one.
 
         What is granted is also written to files, with which HAProxy starts. Streams that another
         key has let in are ended. Raises OSError if this user may not write the files, after HAProxy
         was told.
         """
-        tenants = (tenant_of(key.opens) for key in grants.keys.values())
-        asked = dict.fromkeys({*tenants, *grants.protected, TOLD_KEY}, "yes")
+        asked = dict.fromkeys({*grants.protected, TOLD_KEY}, "yes")
         keys = {sha256: key_entry(key) for sha256, key in grants.keys.items()}
         # In this order no request with a valid key is refused in between.
         wanted = {self._maps.keys: keys, self._maps.protected: asked}

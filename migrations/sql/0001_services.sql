@@ -84,6 +84,7 @@ CREATE TABLE slicewise.api_keys (
     recorded_at timestamptz NOT NULL DEFAULT now(),
     service text NOT NULL DEFAULT '',
     expires_at timestamptz,
+    person text NOT NULL,
     CONSTRAINT pk_api_keys PRIMARY KEY (cluster, key_id),
     CONSTRAINT uq_api_keys_sha256 UNIQUE (cluster, sha256)
 );
@@ -111,10 +112,11 @@ CREATE TABLE slicewise.api_key_openings (
     cluster text NOT NULL,
     tenant text NOT NULL,
     author text NOT NULL,
-    recorded_at timestamptz NOT NULL DEFAULT now()
+    recorded_at timestamptz NOT NULL DEFAULT now(),
+    until_at timestamptz
 );
 COMMENT ON TABLE slicewise.api_key_openings
-    IS 'Since then a tenant''s services want no key, until one is made again. Append-only.';
+    IS 'Until when a tenant''s services want no key; NULL: until one is made again. Newest row holds. Append-only.';
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.api_key_openings
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
 

@@ -1,6 +1,7 @@
 """Creates and revokes API keys for members of tenants, and gives the launcher their hashes."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -8,25 +9,36 @@ from typing import Any
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.leader import Leader
+from slicewise.cluster.language.service import tenant_of
 from slicewise.cluster.rpc.key_messages import (
     GrantsAnswer,
     KeyCreateRequest,
     KeyListRequest,
     KeyOpenRequest,
+    KeyRequireRequest,
     KeyRevokeRequest,
     KeysAnswer,
     KeyUsesRequest,
     KeyView,
 )
+from slicewise.cluster.rpc.limit_messages import (
+    LimitChangeRequest,
+    LimitsAnswer,
+    LimitsRequest,
+    RequestLimits,
+    SubjectLimits,
+)
 from slicewise.cluster.rpc.message import DoneAnswer
+from slicewise.cluster.rpc.usage_messages import AllowanceSubject
 from slicewise.cluster.runtime.wall_clock import wall_s
-from slicewise.cluster.slurm.user_names import uid_of
+from slicewise.cluster.slurm.user_names import user_name
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
 from slicewise.slurm_plugin.api.rate_limit import RateLimiter
 from slicewise.slurm_plugin.api.reads import Reads, hiding_places, require_known, require_own
 from slicewise.slurm_plugin.common.log import report
 from slicewise.slurm_plugin.ledger.keys import NewKey
 from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.services.key_rights import Members
 from slicewise.slurm_plugin.rules.services.shared_models import model_entries
 from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
@@ -50,7 +62,7 @@ class ServiceKeys:
         self._reads = reads
         self._leader = leader
         self._rates = rates
-        self._operators = operators
+        self._operators = frozenset(user_name(uid) for uid in operators)
         self._aliases = aliases
         self._grants = GrantsAnswer()
 
@@ -59,7 +71,13 @@ class ServiceKeys:
 
         Of all that reads the ledger this is done most often, whichever daemon leads.
         """
-        self._grants = await asyncio.to_thread(self._ledger.keys.grants)
+        grants = await asyncio.to_thread(self._ledger.keys.grants, self._members().has_left)
+        limits = await asyncio.to_thread(self._ledger.request_limits.standing_limits)
+        # Limits of keys that let nothing in any more limit nothing.
+        living = {"", *(key.key_id for key in grants.keys.values())}
+        self._grants = grants.model_copy(
+            update={"limits": tuple(limit for limit in limits if limit.key_id in living)}
+        )
         self._cluster_state.hear_ledger()
 
     def grants(self) -> GrantsAnswer:
@@ -91,6 +109,9 @@ class ServiceKeys:
                 KeyCreateRequest: self._changing(self._create),
                 KeyRevokeRequest: self._changing(self._revoke),
                 KeyOpenRequest: self._changing(self._open),
+                KeyRequireRequest: self._changing(self._require),
+                LimitsRequest: self._limits,
+                LimitChangeRequest: self._changing(self._limit),
             }
         )
 
@@ -104,24 +125,40 @@ class ServiceKeys:
         return changed
 
     async def _list(self, _: KeyListRequest, principal: Principal) -> KeysAnswer:
-        visible = await self._visible(principal)
-        unprotected = self._cluster_state.quotas.policy.keys() - set(self._grants.protected)
-        own = sorted(filter(principal.may_read, unprotected))
-        visible = tuple(key.model_copy(update={"has_left": self._has_left(key)}) for key in visible)
-        return KeysAnswer(keys=visible, unprotected=tuple(own))
+        members, grants = self._members(), self._grants.at(wall_s())
+        keys = tuple(
+            key.model_copy(update={"has_left": members.has_left(key.person, key.tenant)})
+            for key in await self._visible(principal)
+        )
+        tenants = self._cluster_state.quotas.policy.keys() | grants.wanted_from_s.keys()
+        own = frozenset(filter(principal.may_read, tenants))
+        unprotected = own & self._cluster_state.quotas.policy.keys() - set(grants.protected)
+        later = {name: grants.wanted_from_s[name] for name in own if name in grants.wanted_from_s}
+        valid = Counter(tenant_of(key.opens) for key in grants.keys.values())
+        return KeysAnswer(
+            keys=keys,
+            unprotected=tuple(sorted(unprotected)),
+            wanted_from_s={name: later[name] for name in sorted(later.keys() & unprotected)},
+            valid={name: valid[name] for name in sorted(own) if name in valid},
+        )
 
-    def _has_left(self, key: KeyView) -> bool:
-        accounts = self._cluster_state.quotas.accounts_by_uid
-        uid = uid_of(key.created_by)
-        if uid is not None and (uid in self._operators or key.tenant in accounts.get(uid, ())):
-            return False
-        return bool(accounts)
+    def _members(self) -> Members:
+        return Members(self._cluster_state.accounts_by_user, self._operators)
 
     async def _create(self, request: KeyCreateRequest, principal: Principal) -> None:
         require_own(request.tenant, principal)
         require_known(request.tenant, self._cluster_state.quotas.policy.keys(), principal)
+        person = request.person or principal.user
+        if person != principal.user:
+            require_operator(principal, "name whose key it is")
+            if not self._members().is_member(person, request.tenant):
+                raise InvalidInputError(
+                    Code.NAME_UNKNOWN,
+                    f"{person!r} is no member of account {request.tenant!r}.",
+                    f"Its members: sacctmgr show associations account={request.tenant}",
+                )
         self._rates.take(principal, request.tenant)
-        new = NewKey(**request.model_dump(), author=principal.user)
+        new = NewKey(**(request.model_dump() | {"person": person}), author=principal.user)
         await self._reads.from_ledger(principal.uid, partial(self._ledger.keys.add, new))
         fields = {"key": request.key_id, "tenant": request.tenant, "user": principal.user}
         report("key_created", **fields, service=request.service, expires_s=request.expires_s)
@@ -142,7 +179,7 @@ class ServiceKeys:
     async def _open(self, request: KeyOpenRequest, principal: Principal) -> None:
         tenant = request.tenant
         require_own(tenant, principal)
-        if tenant not in self._grants.protected:
+        if tenant not in self._grants.wanted_from_s:
             require_known(tenant, self._cluster_state.quotas.policy.keys(), principal)
             return
         self._rates.take(principal, tenant)
@@ -150,9 +187,86 @@ class ServiceKeys:
         await self._reads.from_ledger(principal.uid, opens)
         report("tenant_opened", tenant=tenant, user=principal.user)
 
+    async def _require(self, request: KeyRequireRequest, principal: Principal) -> None:
+        tenant, now_s = request.tenant, wall_s()
+        require_own(tenant, principal)
+        require_known(tenant, self._cluster_state.quotas.policy.keys(), principal)
+        before_s = self._grants.wanted_from_s.get(tenant)
+        if before_s is not None and request.from_s > max(now_s, before_s):
+            # Else each member could open the services of all.
+            require_operator(principal, f"let {tenant} want keys later than it was said before")
+        self._rates.take(principal, tenant)
+        user = principal.user
+        requires = partial(self._ledger.keys.require_from, tenant, request.from_s, user)
+        await self._reads.from_ledger(principal.uid, requires)
+        report("keys_required", tenant=tenant, user=user, from_s=request.from_s)
+
+    async def _limits(self, _: LimitsRequest, principal: Principal) -> LimitsAnswer:
+        limits = await self._reads.from_ledger(
+            principal.uid, self._ledger.request_limits.standing_limits
+        )
+        if principal.tenants is None:
+            return LimitsAnswer(limits=limits)
+        own = {key.key_id for key in await self._visible(principal)}
+        return LimitsAnswer(
+            limits=tuple(
+                subject
+                for subject in limits
+                if (subject.key_id in own if subject.key_id else principal.may_read(subject.tenant))
+                and subject.person in {"", principal.user}
+            )
+        )
+
+    async def _limit(self, request: LimitChangeRequest, principal: Principal) -> None:
+        subject = await self._subject(request, principal)
+        self._rates.take(principal, subject.tenant)
+        is_operator = principal.tenants is None
+
+        def change(before: SubjectLimits) -> RequestLimits:
+            if before.by_operator and not is_operator:
+                require_operator(principal, "change limits that an operator has set")
+            return request.changed(before.limits)
+
+        changes = partial(
+            self._ledger.request_limits.change_limits,
+            subject,
+            change,
+            principal.user,
+            by_operator=is_operator,
+        )
+        await self._reads.from_ledger(principal.uid, changes)
+        named = subject.model_dump()
+        report("request_limits_changed", **named, user=principal.user)
+
+    async def _subject(self, request: LimitChangeRequest, principal: Principal) -> AllowanceSubject:
+        """Whose limits are to be changed; raises InvalidInputError for those of others."""
+        if request.key_id:
+            keys = {key.key_id: key for key in await self._visible(principal)}
+            if request.key_id not in keys:
+                raise unknown_key(request.key_id, keys.values())
+            tenant = keys[request.key_id].tenant
+            return AllowanceSubject(tenant=tenant, key_id=request.key_id)
+        if request.tenant is None:
+            raise InvalidInputError(
+                Code.VALUE, "Nobody is named whose limits these are.", "Name a tenant, or a key."
+            )
+        require_own(request.tenant, principal)
+        require_operator(principal, "limit tenants and persons; you may limit your keys")
+        require_known(request.tenant, self._cluster_state.quotas.policy.keys(), principal)
+        return AllowanceSubject(tenant=request.tenant, person=request.person)
+
     async def _visible(self, principal: Principal) -> tuple[KeyView, ...]:
+        """All keys for operators; of others their own, also in accounts that they have left."""
         keys = await self._reads.from_ledger(principal.uid, self._ledger.keys.all)
-        return tuple(key for key in keys if principal.may_read(key.tenant))
+        if principal.tenants is None:
+            return keys
+        return tuple(key for key in keys if key.person == principal.user)
+
+
+def require_operator(principal: Principal, deed: str) -> None:
+    """Raise InvalidInputError (SW-FORBIDDEN) for who is no operator."""
+    if principal.tenants is not None:
+        raise InvalidInputError(Code.FORBIDDEN, f"Only operators may {deed}.")
 
 
 def unknown_key(key_id: str, known: Iterable[KeyView]) -> InvalidInputError:

@@ -59,7 +59,7 @@ class UsageBooks:
         return AllowancesAnswer(allowances=allowances, expires_s=EXPIRES_S)
 
     def _given(self, request: AllowancesRequest) -> tuple[TokenAllowance, ...]:
-        limits = self._ledger.request_limits.standing()
+        limits = self._ledger.request_limits.standing_limits()
         at = AllowanceTime(wall_s(), self._zone, EXPIRES_S)
         return self._ledger.allowances.give(request.boot, request.wanted, limits, at)
 

@@ -596,6 +596,9 @@ class QuotaLoop:
     async def _accounts(
         self, associations: Iterable[Association]
     ) -> Mapping[int, Mapping[str, frozenset[str]]]:
+        associations = tuple(associations)
+        if members := _accounts_by_user(associations):
+            self._cluster_state.set_members(members)
         named = frozenset(self._settings.qos)
         ours = [
             association
@@ -647,6 +650,15 @@ def _accounts_by_uid(
             )
     uids = ((_uid(user), own) for user, own in accounts.items())
     return {uid: own for uid, own in uids if uid is not None}
+
+
+def _accounts_by_user(associations: Iterable[Association]) -> Mapping[str, frozenset[str]]:
+    """Accounts of each user, whether this host knows the user or not."""
+    accounts: dict[str, set[str]] = {}
+    for association in associations:
+        if association.user:
+            accounts.setdefault(association.user, set()).add(association.account)
+    return {user: frozenset(own) for user, own in accounts.items()}
 
 
 def _uid(user: str) -> int | None:

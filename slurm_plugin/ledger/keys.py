@@ -1,11 +1,22 @@
 """Keeps API keys of tenants: their hashes, which are revoked, and when each was last used."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, exists, extract, func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Double,
+    Select,
+    and_,
+    exists,
+    extract,
+    func,
+    or_,
+    select,
+)
 from sqlalchemy.dialects.postgresql import insert
 
 from slicewise.cluster.language.codes import Code
@@ -20,9 +31,16 @@ from slicewise.slurm_plugin.ledger.tables import (
     api_key_uses,
     api_keys,
 )
+from slicewise.slurm_plugin.rules.services.key_rights import Opening, wanted_from_s
 
 MOST_KEYS = 100
+"""Most valid keys of one person in one tenant."""
+MOST_OF_TENANT = 1000
 """Most valid keys of one tenant: each is a line of the gateway's map."""
+
+
+def _nobody_has_left(_person: str, _tenant: str) -> bool:
+    return False
 
 
 @dataclass(frozen=True)
@@ -30,6 +48,8 @@ class NewKey:
     """A key to be added.
 
     Attributes:
+        author: who made it.
+        person: whose it is; "": the author's.
         service: the only service of the tenant that it opens; "": all.
         expires_s: Unix seconds from which it lets no request in; None: never.
     """
@@ -41,6 +61,7 @@ class NewKey:
     author: str
     service: str = ""
     expires_s: int | None = None
+    person: str = ""
 
 
 class Keys(LedgerPart):
@@ -52,42 +73,67 @@ class Keys(LedgerPart):
             connection.execute(DEADLINE)
             return tuple(_key(row) for row in connection.execute(self._known()))
 
-    def grants(self) -> GrantsAnswer:
-        """The valid keys' hashes with what they open; other keys don't leave the database."""
+    def grants(self, has_left: Callable[[str, str], bool] = _nobody_has_left) -> GrantsAnswer:
+        """The valid keys' hashes with what they open; other keys don't leave the database.
+
+        ``has_left`` says of a person and a tenant whether the person is no member any more: such
+        keys are no valid ones.
+        """
         key = api_keys.c
         mine = key.cluster == self._cluster
         expires_s = extract("epoch", key.expires_at).label("expires_s")
-        columns = (key.sha256, key.tenant, key.service, key.key_id, key.author, expires_s)
+        columns = (key.sha256, key.tenant, key.service, key.key_id, key.person, expires_s)
         valid = select(*columns).where(mine, _is_valid())
         with reading(self._engine) as connection:
             connection.execute(DEADLINE)
             granted = connection.execute(valid).all()
-            closed = select(key.tenant).where(mine, ~_is_opened()).distinct()
-            tenants = connection.execute(closed).scalars()
-            return GrantsAnswer(
-                keys={row.sha256: _grant(row) for row in granted},
-                protected=tuple(sorted(tenants)),
-            )
+            made = {row.tenant: row.made_s for row in connection.execute(self._newest_keys())}
+            openings = {
+                row.tenant: Opening(row.at_s, row.until_s)
+                for row in connection.execute(self._newest_openings())
+            }
+        return GrantsAnswer(
+            keys={
+                row.sha256: _grant(row) for row in granted if not has_left(row.person, row.tenant)
+            },
+            wanted_from_s=dict(sorted(wanted_from_s(made, openings).items())),
+        )
+
+    def _newest_keys(self) -> Select[Any]:
+        key = api_keys.c
+        made_s = extract("epoch", func.max(key.recorded_at)).cast(Double).label("made_s")
+        return select(key.tenant, made_s).where(key.cluster == self._cluster).group_by(key.tenant)
+
+    def _newest_openings(self) -> Select[Any]:
+        opened = api_key_openings.c
+        ids = select(func.max(opened.id)).where(opened.cluster == self._cluster)
+        return select(
+            opened.tenant,
+            extract("epoch", opened.recorded_at).cast(Double).label("at_s"),
+            extract("epoch", opened.until_at).cast(Double).label("until_s"),
+        ).where(opened.id.in_(ids.group_by(opened.tenant)))
 
     def add(self, new: NewKey) -> None:
         """Add a key; a second time does nothing while the key is valid.
 
         A command sends its change once more if it got no answer. Raises InvalidInputError:
-        SW-KEY-REVOKE if the tenant has too many, SW-KEY-TWICE if another key has the id or hash.
+        SW-KEY-REVOKE if the person or the tenant has too many, SW-KEY-TWICE if another key has the
+        id or hash.
         """
         values = {"cluster": self._cluster, **asdict(new), "expires_at": _time(new.expires_s)}
+        values["person"] = new.person or new.author
         del values["expires_s"]
         with writing(self._engine) as connection:
             connection.execute(DEADLINE)
             connection.execute(select(func.slicewise.lock_policy(f"keys of {self._cluster}")))
             if self._is_made(connection, values):
                 return
-            if connection.execute(self._valid(new.tenant)).scalar_one() >= MOST_KEYS:
-                raise InvalidInputError(
-                    Code.KEY_REVOKE,
-                    f"Tenant {new.tenant!r} has {MOST_KEYS} keys already.",
-                    "Delete one that is not used: slicewise key list, then slicewise key delete",
-                )
+            valid, person = self._valid(new.tenant), str(values["person"])
+            if connection.execute(valid).scalar_one() >= MOST_OF_TENANT:
+                raise _too_many(f"Tenant {new.tenant!r} has {MOST_OF_TENANT} keys already.")
+            own = valid.where(api_keys.c.person == person)
+            if connection.execute(own).scalar_one() >= MOST_KEYS:
+                raise _too_many(f"{person} has {MOST_KEYS} keys of {new.tenant!r} already.")
             connection.execute(insert(api_keys).values(values))
 
     def _is_made(self, connection: Connection, values: Mapping[str, Any]) -> bool:
@@ -127,6 +173,15 @@ class Keys(LedgerPart):
                     "Delete them first: slicewise key list, then slicewise key delete",
                 )
             connection.execute(insert(api_key_openings).values(values))
+
+    def require_from(self, tenant: str, from_s: int, author: str) -> None:
+        """Let a tenant's services want keys from that moment on (Unix seconds), and none before."""
+        values = {"cluster": self._cluster, "tenant": tenant, "author": author}
+        with writing(self._engine) as connection:
+            connection.execute(DEADLINE)
+            connection.execute(
+                insert(api_key_openings).values({**values, "until_at": _time(from_s)})
+            )
 
     def _valid(self, tenant: str) -> Select[Any]:
         key = api_keys.c
@@ -169,7 +224,7 @@ class Keys(LedgerPart):
         its = and_(used.cluster == key.cluster, used.key_id == key.key_id)
         return (
             select(
-                *(key.key_id, key.tenant, key.service, key.name, key.sha256, key.author),
+                *(key.key_id, key.tenant, key.service, key.name, key.person, key.author),
                 extract("epoch", key.expires_at).label("expires_s"),
                 extract("epoch", used.used_at).label("used_s"),
                 extract("epoch", key.recorded_at).label("created_s"),
@@ -192,13 +247,9 @@ def _is_valid() -> ColumnElement[bool]:
     return and_(~_is_revoked(), or_(key.expires_at.is_(None), key.expires_at > func.now()))
 
 
-def _is_opened() -> ColumnElement[bool]:
-    key, opened = api_keys.c, api_key_openings.c
-    return exists().where(
-        opened.cluster == key.cluster,
-        opened.tenant == key.tenant,
-        opened.recorded_at >= key.recorded_at,
-    )
+def _too_many(what: str) -> InvalidInputError:
+    hint = "Delete one that is not used: slicewise key list, then slicewise key delete"
+    return InvalidInputError(Code.KEY_REVOKE, what, hint)
 
 
 def _key(row: Any) -> KeyView:
@@ -207,6 +258,7 @@ def _key(row: Any) -> KeyView:
         tenant=row.tenant,
         name=row.name,
         created_by=row.author,
+        person=row.person,
         created_s=row.created_s,
         revoked_s=row.revoked_s,
         service=row.service,
@@ -219,7 +271,7 @@ def _grant(row: Any) -> KeyGrant:
     return KeyGrant(
         opens=f"{row.tenant}/{row.service}" if row.service else row.tenant,
         key_id=row.key_id,
-        person=person_of(row.author),
+        person=person_of(row.person),
         expires_s=row.expires_s,
     )
 

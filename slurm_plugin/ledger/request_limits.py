@@ -18,14 +18,14 @@ _NONE = RequestLimits()
 class LimitsOfRequests(LedgerPart):
     """Limits on requests. Each change is a row of its own; a subject's newest one holds."""
 
-    def standing(self) -> tuple[SubjectLimits, ...]:
+    def standing_limits(self) -> tuple[SubjectLimits, ...]:
         """The limits of each subject that has any, in order."""
         with reading(self._engine) as connection:
             connection.execute(DEADLINE)
-            found = [_of_subject(row) for row in connection.execute(self._newest())]
-        return tuple(subject for subject in found if subject.limits != _NONE)
+            subjects = [_of_subject(row) for row in connection.execute(self._newest())]
+        return tuple(subject for subject in subjects if subject.limits != _NONE)
 
-    def change(
+    def change_limits(
         self,
         subject: AllowanceSubject,
         change: Callable[[SubjectLimits], RequestLimits],

@@ -413,6 +413,7 @@ api_keys = Table(
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("service", Text, nullable=False, server_default=""),
     Column("expires_at", DateTime(timezone=True)),
+    Column("person", Text, nullable=False),
     UniqueConstraint("cluster", "sha256", name="uq_api_keys_sha256"),
     CheckConstraint("sha256 ~ '^[0-9a-f]{64}$'", name="sha256_hexadecimal"),
     comment="Who may send requests to a tenant's services: hashes, no key. Append-only.",
@@ -455,5 +456,7 @@ api_key_openings = Table(
     Column("tenant", Text, nullable=False),
     Column("author", Text, nullable=False),
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    comment="Since then a tenant's services want no key, until one is made again. Append-only.",
+    Column("until_at", DateTime(timezone=True)),
+    comment="Until when a tenant's services want no key; NULL: until one is made again. Newest row"
+    " holds. Append-only.",
 )

@@ -147,6 +147,7 @@ class ClusterState:
         self._orders: Mapping[tuple[str, str], ServiceOrder] = {}
         self._ends: Mapping[SlotRunKey, LeaseEnd] = {}
         self.quotas = QuotaInForce(settings)
+        self.accounts_by_user: Mapping[str, frozenset[str]] = {}
         self.shares: Mapping[str, float] = {}
         self.urgencies: Mapping[int, float] = {}
         self.first_until_s: Mapping[int, float] = {}
@@ -277,6 +278,10 @@ class ClusterState:
         """Take other accounts of users, as in ``Snapshot``; the policy stays."""
         self.quotas.accounts_by_uid = accounts_by_uid
         self._publish(self.view.services, complete=self.view.complete)
+
+    def set_members(self, accounts_by_user: Mapping[str, frozenset[str]]) -> None:
+        """Take which accounts each of Slurm's users has, after a complete look at them."""
+        self.accounts_by_user = accounts_by_user
 
     def bar(self, barred: Barred) -> None:
         """Take what is barred as of a round of lending."""

@@ -17,6 +17,7 @@ PARTS = (
     "orders",
     "generations",
     "keys",
+    "request_limits",
     "repartitions",
     "rebalances",
     "locks",

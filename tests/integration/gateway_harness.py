@@ -29,6 +29,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from waiting import PATIENCE_S
 
 from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.language.service import tenant_of
 from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyGrant
 from slicewise.cluster.settings.gateway import GatewaySettings
 from slicewise.launcher.gateway.haproxy import (
@@ -344,7 +345,8 @@ class Harness:
             else grant
             for key, grant in opens.items()
         }
-        await self.runtime.set_grants(GrantsAnswer(keys=keys, protected=tuple(protected)))
+        closed = {*protected, *(tenant_of(key.opens) for key in keys.values())}
+        await self.runtime.set_grants(GrantsAnswer(keys=keys, protected=tuple(closed)))
 
     async def has_counted(self, wanted: Mapping[int, tuple[int, int]]) -> bool:
         """Whether those are the answers and errors of the replicas that have answered, by port."""

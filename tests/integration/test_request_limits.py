@@ -18,17 +18,19 @@ KEY = AllowanceSubject(tenant="lab", key_id="a" * 12)
 def test_the_newest_limits_of_each_subject_hold(ledger: Ledger, database: str) -> None:
     for subject, number in ((LAB, 9), (ANNA, 5), (KEY, 2), (ANNA, 4)):
         limits = RequestLimits(concurrent=number, models=("lab/chat",), tokens_per_month=2**52)
-        ledger.request_limits.change(subject, lambda _, made=limits: made, "olga", by_operator=True)
+        ledger.request_limits.change_limits(
+            subject, lambda _, made=limits: made, "olga", by_operator=True
+        )
     shown = [
         (subject.person, subject.key_id, subject.limits.concurrent)
-        for subject in ledger.request_limits.standing()
+        for subject in ledger.request_limits.standing_limits()
     ]
     assert shown == [("", "", 9), ("", "a" * 12, 2), ("anna", "", 4)]
-    assert ledger.request_limits.standing()[0].limits.models == ("lab/chat",)
-    ledger.request_limits.change(LAB, lambda _: RequestLimits(), "olga", by_operator=True)
-    assert [subject.person for subject in ledger.request_limits.standing()] == ["", "anna"]
+    assert ledger.request_limits.standing_limits()[0].limits.models == ("lab/chat",)
+    ledger.request_limits.change_limits(LAB, lambda _: RequestLimits(), "olga", by_operator=True)
+    assert [subject.person for subject in ledger.request_limits.standing_limits()] == ["", "anna"]
     with Ledger(database, "other") as other:
-        assert other.request_limits.standing() == ()
+        assert other.request_limits.standing_limits() == ()
 
 
 def test_two_changes_at_once_lose_neither(ledger: Ledger) -> None:
@@ -40,9 +42,9 @@ def test_two_changes_at_once_lose_neither(ledger: Ledger) -> None:
             minute = (held.requests_per_minute or 0) + 1
             return held.model_copy(update={"requests_per_minute": minute})
 
-        ledger.request_limits.change(ANNA, change, "olga", by_operator=True)
+        ledger.request_limits.change_limits(ANNA, change, "olga", by_operator=True)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(raised, (0, 1) * 8))
-    (subject,) = ledger.request_limits.standing()
+    (subject,) = ledger.request_limits.standing_limits()
     assert (subject.limits.concurrent, subject.limits.requests_per_minute) == (8, 8)

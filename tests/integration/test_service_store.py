@@ -17,7 +17,7 @@ from slicewise.cluster.rpc.read_messages import GenerationRecord
 from slicewise.cluster.runtime.database import postgres_engine
 from slicewise.launcher.process.store import StateStore
 from slicewise.sandbox.cluster import Sandbox
-from slicewise.slurm_plugin.ledger import generations, schema_revisions
+from slicewise.slurm_plugin.ledger import generations, keys, schema_revisions
 from slicewise.slurm_plugin.ledger.keys import MOST_KEYS, NewKey
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.accounting.types import (
@@ -207,6 +207,12 @@ def test_old_generations_that_never_ran_are_forgotten(
 # Keys
 
 
+def granted(ledger: Ledger) -> GrantsAnswer:
+    """What is granted now, but for since when keys are wanted."""
+    grants = ledger.keys.grants().at(time.time())
+    return grants.model_copy(update={"wanted_from_s": {}})
+
+
 def test_a_key_lets_in_until_it_is_revoked_and_its_tenant_stays_protected(ledger: Ledger) -> None:
     for number in range(2):
         ledger.keys.add(NewKey(IDS[number], "vision", "ci", HASHES[number], "alice"))
@@ -214,17 +220,17 @@ def test_a_key_lets_in_until_it_is_revoked_and_its_tenant_stays_protected(ledger
         HASHES[number]: KeyGrant(opens="vision", key_id=IDS[number], person="alice")
         for number in range(2)
     }
-    assert ledger.keys.grants() == GrantsAnswer(keys=both, protected=("vision",))
+    assert granted(ledger) == GrantsAnswer(keys=both, protected=("vision",))
     for _ in range(2):
         ledger.keys.revoke(IDS[0], "olga")
     left = GrantsAnswer(keys={HASHES[1]: both[HASHES[1]]}, protected=("vision",))
-    assert ledger.keys.grants() == left
+    assert granted(ledger) == left
     assert [(key.key_id, key.revoked_s is None) for key in ledger.keys.all()] == [
         (IDS[0], False),
         (IDS[1], True),
     ]
     ledger.keys.revoke(IDS[1], "olga")
-    assert ledger.keys.grants() == GrantsAnswer(protected=("vision",))
+    assert granted(ledger) == GrantsAnswer(protected=("vision",))
 
 
 def test_a_tenant_without_a_valid_key_is_opened_until_one_is_made_again(ledger: Ledger) -> None:
@@ -235,9 +241,43 @@ def test_a_tenant_without_a_valid_key_is_opened_until_one_is_made_again(ledger: 
     ledger.keys.revoke(IDS[0], "alice")
     ledger.keys.open_tenant("vision", "alice")
     of_bob = KeyGrant(opens="nlp", key_id=IDS[1], person="bob")
-    assert ledger.keys.grants() == GrantsAnswer(keys={HASHES[1]: of_bob}, protected=("nlp",))
+    assert granted(ledger) == GrantsAnswer(keys={HASHES[1]: of_bob}, protected=("nlp",))
     ledger.keys.add(NewKey(IDS[2], "vision", "ci", HASHES[2], "alice"))
-    assert ledger.keys.grants().protected == ("nlp", "vision")
+    assert granted(ledger).protected == ("nlp", "vision")
+
+
+def test_a_tenant_wants_keys_from_a_moment_on_and_may_have_them_before(ledger: Ledger) -> None:
+    now_s = int(time.time())
+    ledger.keys.require_from("vision", now_s + 3600, "alice")
+    ledger.keys.add(NewKey(IDS[0], "vision", "ci", HASHES[0], "alice"))
+    grants = ledger.keys.grants()
+    assert grants.wanted_from_s == {"vision": now_s + 3600}
+    assert (grants.at(now_s).protected, grants.at(now_s + 3600).protected) == ((), ("vision",))
+    # The last word holds, whichever it is.
+    ledger.keys.require_from("vision", now_s - 60, "alice")
+    assert granted(ledger).protected == ("vision",)
+    ledger.keys.revoke(IDS[0], "alice")
+    ledger.keys.open_tenant("vision", "alice")
+    assert granted(ledger).protected == ()
+
+
+def test_a_key_is_its_person_s_whoever_made_it(ledger: Ledger) -> None:
+    ledger.keys.add(NewKey(IDS[0], "vision", "ci", HASHES[0], "olga", person="alice"))
+    ledger.keys.add(NewKey(IDS[1], "vision", "ci", HASHES[1], "olga"))
+    shown = {key.key_id: (key.created_by, key.person) for key in ledger.keys.all()}
+    assert shown == {IDS[0]: ("olga", "alice"), IDS[1]: ("olga", "olga")}
+    grants = ledger.keys.grants(lambda person, tenant: (person, tenant) == ("alice", "vision"))
+    assert {key.person for key in grants.keys.values()} == {"olga"}
+
+
+def test_a_tenant_s_keys_are_bounded_over_all_persons(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "MOST_OF_TENANT", 2)
+    for number in range(2):
+        ledger.keys.add(NewKey(IDS[number], "vision", "ci", HASHES[number], f"user{number}"))
+    with pytest.raises(InvalidInputError, match="'vision' has 2 keys"):
+        ledger.keys.add(NewKey(IDS[2], "vision", "ci", HASHES[2], "carol"))
 
 
 def test_a_key_that_is_sent_twice_is_made_once(ledger: Ledger) -> None:
@@ -263,7 +303,7 @@ def test_a_key_of_one_service_expires_and_its_last_use_is_kept(ledger: Ledger) -
     ledger.keys.add(NewKey(IDS[0], "vision", "ci", HASHES[0], "alice", "bert", ends_s))
     ledger.keys.add(NewKey(IDS[1], "vision", "ci", HASHES[1], "alice", expires_s=1))
     grant = KeyGrant(opens="vision/bert", key_id=IDS[0], person="alice", expires_s=ends_s)
-    assert ledger.keys.grants() == GrantsAnswer(keys={HASHES[0]: grant}, protected=("vision",))
+    assert granted(ledger) == GrantsAnswer(keys={HASHES[0]: grant}, protected=("vision",))
     for used_s in (5.0, 7.5, 6.0):
         ledger.keys.note_uses({HASHES[0]: used_s, HASHES[2]: used_s})
     shown = {key.key_id: (key.service, key.expires_s, key.used_s) for key in ledger.keys.all()}
@@ -271,7 +311,7 @@ def test_a_key_of_one_service_expires_and_its_last_use_is_kept(ledger: Ledger) -
     # One that has expired does not count as valid.
     ledger.keys.revoke(IDS[0], "alice")
     ledger.keys.open_tenant("vision", "alice")
-    assert ledger.keys.grants() == GrantsAnswer()
+    assert granted(ledger) == GrantsAnswer()
 
 
 def test_a_tenant_has_so_many_keys_even_if_all_are_made_at_once(ledger: Ledger) -> None:

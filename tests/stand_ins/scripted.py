@@ -2,7 +2,7 @@
 
 import time
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,10 @@ from slicewise.cluster.language.slurm.interface import (
     Tasks,
 )
 from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyGrant, KeyView
+from slicewise.cluster.rpc.limit_messages import RequestLimits, SubjectLimits
 from slicewise.cluster.rpc.messages import DesiredSlotsAnswer
 from slicewise.cluster.rpc.read_messages import GenerationRecord
+from slicewise.cluster.rpc.usage_messages import AllowanceSubject
 from slicewise.cluster.settings.file import DaemonSettings, Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.admission_server.admit import Admission
@@ -55,6 +57,7 @@ from slicewise.slurm_plugin.rules.quota.types import (
     Policy,
     Recall,
 )
+from slicewise.slurm_plugin.rules.services.key_rights import Opening, wanted_from_s
 from slicewise.slurm_plugin.rules.services.orders import Ordered
 from slicewise.slurm_plugin.state.cluster_state import ClusterState
 from stand_ins.memory_ledger import MemoryStore
@@ -304,7 +307,8 @@ class ScriptedLedger(MemoryStore):
     ordered: Mapping[tuple[str, str], Ordered] = field(default_factory=dict)
     said: list[tuple[tuple[str, str], str, str]] = field(default_factory=list)
     known_keys: dict[str, tuple[KeyView, str]] = field(default_factory=dict)
-    opened: set[str] = field(default_factory=set)
+    openings: dict[str, Opening] = field(default_factory=dict)
+    limited: dict[tuple[str, str, str], SubjectLimits] = field(default_factory=dict)
 
     def _fail(self, name: str) -> None:
         if self.failures.get(name):
@@ -401,7 +405,9 @@ class ScriptedLedger(MemoryStore):
         self._fail("all")
         return tuple(key for key, _ in self.known_keys.values())
 
-    def grants(self) -> GrantsAnswer:
+    def grants(
+        self, has_left: Callable[[str, str], bool] = lambda _person, _tenant: False
+    ) -> GrantsAnswer:
         self._fail("grants")
         known = self.known_keys.values()
         return GrantsAnswer(
@@ -409,19 +415,24 @@ class ScriptedLedger(MemoryStore):
                 sha256: KeyGrant(
                     opens=f"{key.tenant}/{key.service}" if key.service else key.tenant,
                     key_id=key.key_id,
-                    person=key.created_by,
+                    person=key.person,
                     expires_s=key.expires_s,
                 )
                 for key, sha256 in known
-                if key.revoked_s is None
+                if key.revoked_s is None and not has_left(key.person, key.tenant)
             },
-            protected=tuple(sorted({key.tenant for key, _ in known} - self.opened)),
+            wanted_from_s=wanted_from_s({key.tenant: 1.0 for key, _ in known}, self.openings),
         )
 
     def add(self, new: NewKey) -> None:
         self._fail("add")
         words = {one: getattr(new, one) for one in ("key_id", "tenant", "name", "service")}
-        made = {"created_by": new.author, "created_s": 1.0, "expires_s": new.expires_s}
+        made = {
+            "created_by": new.author,
+            "person": new.person or new.author,
+            "created_s": 1.0,
+            "expires_s": new.expires_s,
+        }
         self.known_keys[new.key_id] = (KeyView(**words, **made), new.sha256)
 
     def note_uses(self, used_s: Mapping[str, float]) -> None:
@@ -432,7 +443,28 @@ class ScriptedLedger(MemoryStore):
                 self.known_keys[key.key_id] = (used, sha256)
 
     def open_tenant(self, tenant: str, author: str) -> None:
-        self.opened |= {tenant}
+        self.openings[tenant] = Opening(2.0)
+
+    def require_from(self, tenant: str, from_s: int, author: str) -> None:
+        self.openings[tenant] = Opening(2.0, from_s)
+
+    def standing_limits(self) -> tuple[SubjectLimits, ...]:
+        return tuple(self.limited.values())
+
+    def change_limits(
+        self,
+        subject: AllowanceSubject,
+        change: Callable[[SubjectLimits], RequestLimits],
+        _author: str,
+        *,
+        by_operator: bool,
+    ) -> None:
+        named = subject.model_dump()
+        key = (subject.tenant, subject.person, subject.key_id)
+        before = self.limited.get(
+            key, SubjectLimits(**named, limits=RequestLimits(), by_operator=False)
+        )
+        self.limited[key] = SubjectLimits(**named, limits=change(before), by_operator=by_operator)
 
     def revoke(self, key_id: str, author: str) -> None:
         key, sha256 = self.known_keys[key_id]

@@ -76,9 +76,9 @@ def key_checks(keys: Iterable[KeyView], now_s: float) -> Iterator[Finding]:
         if key.has_left and key.is_valid(now_s):
             yield warning(
                 Code.KEY_LEFT,
-                f"API key {key.key_id} ({key.name}) of {key.tenant} was made by {key.created_by},"
+                f"API key {key.key_id} ({key.name}) of {key.tenant} is {key.person}'s,"
                 " who is not in that account any more",
-                "whoever has the key still asks its services",
+                "it lets nothing in until its person is in the account again",
                 Mend(Place.HOST, f"slicewise key delete {key.key_id}"),
                 advice="If a program needs one, let a member make another first.",
             )

@@ -22,6 +22,7 @@ KEY = {
     "name": "ci",
     "expires_s": None,
     "key": "swk_a_b",
+    "person": "",
 }
 
 

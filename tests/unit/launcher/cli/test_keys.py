@@ -18,6 +18,7 @@ from slicewise.cluster.rpc.key_messages import (
     KeyCreateRequest,
     KeyListRequest,
     KeyOpenRequest,
+    KeyRequireRequest,
     KeyRevokeRequest,
     KeysAnswer,
     KeyView,
@@ -42,6 +43,8 @@ class Daemon:
         self.told: list[tuple[str, ...]] = []
         self.known: tuple[KeyView, ...] = (LIVING, REVOKED)
         self.unprotected = ("nlp",)
+        self.wanted_from_s: dict[str, float] = {}
+        self.valid: dict[str, int] = {}
         self.made: list[KeyCreateRequest] = []
         self.is_mute = False
         self.services: tuple[str, ...] | None = ()
@@ -49,7 +52,14 @@ class Daemon:
     def call(self, request: object) -> object:
         match request:
             case KeyListRequest():
-                return KeysAnswer(keys=self.known, unprotected=self.unprotected)
+                return KeysAnswer(
+                    keys=self.known,
+                    unprotected=self.unprotected,
+                    wanted_from_s=self.wanted_from_s,
+                    valid=self.valid,
+                )
+            case KeyRequireRequest():
+                self.told.append((request.tenant, str(request.from_s)))
             case KeyCreateRequest() as made:
                 self.made.append(made)
                 if self.is_mute:
@@ -238,6 +248,27 @@ def test_the_last_key_is_revoked_on_confirmation_only(daemon: Daemon) -> None:
     assert "slicewise key open vision" in run("delete", LIVING.key_id)
     assert daemon.told == [(LIVING.key_id,)]
     run("delete", LIVING.key_id, "--yes", says="")
+
+
+def test_of_others_keys_it_is_known_that_there_are_some(daemon: Daemon) -> None:
+    daemon.known, daemon.valid = (LIVING,), {"vision": 2}
+    run("delete", LIVING.key_id, says="")
+    assert daemon.told == [(LIVING.key_id,)]
+
+
+def test_a_first_key_closes_nothing_before_the_date_that_was_set(daemon: Daemon) -> None:
+    daemon.wanted_from_s = {"nlp": 4e9}
+    run("create", "nlp", "--name", "ci", "--person", "alice", says="")
+    assert [made.person for made in daemon.made] == ["alice"]
+    assert "nlp's services want a key from 2096-10-02" in run("list")
+
+
+def test_a_date_from_which_keys_are_wanted_is_told(daemon: Daemon) -> None:
+    run("require", "vision", "--from", "2099-12-31", says="")
+    from_s = int(datetime(2099, 12, 31).astimezone().timestamp())
+    assert daemon.told == [("vision", str(from_s))]
+    # At once is asked about, as it closes what is open.
+    assert aborts("require", "vision", "--from", "2020-12-31")
 
 
 def test_one_of_several_keys_is_revoked_without_a_question(daemon: Daemon) -> None:

@@ -14,6 +14,7 @@ from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, syn
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
 from slicewise.cluster.language.leader import ALONE
 from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyGrant, KeysAnswer
+from slicewise.cluster.rpc.limit_messages import LimitChangeRequest, LimitsAnswer, RequestLimits
 from slicewise.cluster.rpc.message import (
     DoneAnswer,
     Request,
@@ -76,10 +77,16 @@ class Asking:
     """The desk, asked as a given user."""
 
     def __init__(
-        self, desk: Desk, slurm: ScriptedSlurm, daemon: Daemon, cluster_state: ClusterState
+        self,
+        desk: Desk,
+        slurm: ScriptedSlurm,
+        daemon: Daemon,
+        cluster_state: ClusterState,
+        keys: ServiceKeys,
     ) -> None:
         self.routes = desk.routes
         self.slurm, self.daemon, self.cluster_state = slurm, daemon, cluster_state
+        self.keys = keys
 
     async def as_user(self, uid: int, op: str, **fields: object) -> BaseModel:
         return await self.routes.answer(Asked(*sent(op, **fields), uid))
@@ -93,18 +100,24 @@ class Asking:
 @pytest.fixture
 async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
     monkeypatch.setattr(desk_module, "user_name", NAMES.__getitem__)
-    uids = {name: uid for uid, name in NAMES.items()}
-    monkeypatch.setattr(keys_module, "uid_of", uids.get)
+    monkeypatch.setattr(keys_module, "user_name", NAMES.__getitem__)
     slurm = ScriptedSlurm(job(0), job(1))
     cluster_state = sync_of(slurm)
     accounts = {ALICE: frozenset({"vision"}), BOB: frozenset({"nlp"})}
     policy = policy_of(tenant("vision", 2000), tenant("nlp", 1000))
     cluster_state.set_policy(policy, accounts)
+    cluster_state.set_members({NAMES[uid]: frozenset(own) for uid, own in accounts.items()})
     await cluster_state.turn()
     ledger: Any = ScriptedLedger(shown=policy)
     reads = Reads(settings(), slurm, ledger, cluster_state)
     who = Roles(frozenset({ROOT}), LAUNCHER)
     rates = RateLimiter()
+    keys = ServiceKeys(
+        *(ledger, cluster_state, reads, ALONE),
+        rates=rates,
+        operators=who.administrators,
+        aliases={},
+    )
     desk = Desk(
         cluster_state,
         Admission("enforce"),
@@ -112,18 +125,13 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
         reads=reads,
         orders=ServiceOrders(ledger, cluster_state, reads, ALONE, rates=rates),
         generations=ServiceGenerations(ledger, cluster_state, reads),
-        keys=ServiceKeys(
-            *(ledger, cluster_state, reads, ALONE),
-            rates=rates,
-            operators=who.administrators,
-            aliases={},
-        ),
+        keys=keys,
         usage=UsageBooks(ledger, ALONE, "UTC"),
         web_logins=WebLogins(WebSettings(listen="127.0.0.1:8690")),
         operators=operators_handlers(settings(), slurm, ledger, cluster_state, reads),
         daemon=(daemon := Daemon()),
     )
-    return Asking(desk, slurm, daemon, cluster_state)
+    return Asking(desk, slurm, daemon, cluster_state, keys)
 
 
 def test_every_request_that_is_declared_has_a_handler(asked: Asking):
@@ -281,37 +289,158 @@ KEY = {"op": "key-create", "tenant": "vision", "name": "ci", "sha256": "a" * 64}
 OF_ALICE = KeyGrant(opens="vision", key_id="a" * 12, person="alice")
 
 
-async def test_keys_are_made_seen_and_revoked_by_members_of_their_tenant(asked: Asking):
-    for uid, key_id in ((ALICE, "a" * 12), (ROOT, "b" * 12)):
-        assert isinstance(await asked.as_user(uid, **KEY, key_id=key_id), DoneAnswer)
+async def test_keys_are_made_seen_and_revoked_by_their_persons_and_operators(asked: Asking):
+    for uid, digit in ((ALICE, "a"), (ROOT, "b")):
+        key = {**KEY, "sha256": digit * 64}
+        assert isinstance(await asked.as_user(uid, **key, key_id=digit * 12), DoneAnswer)
     assert await asked.code(BOB, **KEY, key_id="c" * 12) == "SW-TENANT-UNKNOWN"
-    for uid, seen in ((ALICE, 2), (ROOT, 2), (BOB, 0), (LAUNCHER, 0)):
+    for uid, seen in ((ALICE, 1), (ROOT, 2), (BOB, 0), (LAUNCHER, 0)):
         answer = await asked.as_user(uid, op="keys")
         assert isinstance(answer, KeysAnswer)
         assert len(answer.keys) == seen
+    answer = await asked.as_user(ALICE, op="keys")
+    # Whether hers is the last she must know, whoever has the others.
+    assert isinstance(answer, KeysAnswer)
+    assert answer.valid == {"vision": 2}
+    for key_id in ("b" * 12, "f" * 12):
+        assert await asked.code(ALICE, op="key-revoke", key_id=key_id) == "SW-NAME-UNKNOWN"
     assert await asked.code(BOB, op="key-revoke", key_id="a" * 12) == "SW-NAME-UNKNOWN"
-    assert await asked.code(ALICE, op="key-revoke", key_id="f" * 12) == "SW-NAME-UNKNOWN"
-    with pytest.raises(SlicewiseError, match=f"{'a' * 12} of vision, {'b' * 12} of vision"):
+    with pytest.raises(SlicewiseError, match=f"give its id: {'a' * 12} of vision"):
         await asked.as_user(ALICE, op="key-revoke", key_id="ci")
-    assert isinstance(await asked.as_user(ALICE, op="key-revoke", key_id="b" * 12), DoneAnswer)
+    assert isinstance(await asked.as_user(ALICE, op="key-revoke", key_id="a" * 12), DoneAnswer)
 
 
-async def test_keys_of_who_has_left_the_tenant_are_marked(asked: Asking):
-    for uid, key_id in ((ALICE, "a" * 12), (ROOT, "b" * 12)):
-        await asked.as_user(uid, **KEY, key_id=key_id)
+async def test_keys_of_who_has_left_the_tenant_let_nothing_in(asked: Asking):
+    for uid, key_id, digit in ((ALICE, "a" * 12, "a"), (ROOT, "b" * 12, "b")):
+        await asked.as_user(uid, **{**KEY, "sha256": digit * 64}, key_id=key_id)
 
-    async def marked() -> dict[str, bool]:
+    async def granted() -> str:
+        await asked.keys.turn()
         answer: Any = await asked.as_user(ROOT, op="keys")
-        return {one.key_id[0]: one.has_left for one in answer.keys}
+        let_in: Any = await asked.as_user(LAUNCHER, op="key-grants")
+        living = {key.key_id for key in let_in.keys.values()}
+        assert all(key.has_left == (key.key_id not in living) for key in answer.keys)
+        assert let_in.protected == ("vision",)
+        return "".join(sorted(key_id[0] for key_id in living))
 
-    assert await marked() == {"a": False, "b": False}
-    asked.cluster_state.set_accounts({ALICE: {"nlp": frozenset()}, BOB: {"vision": frozenset()}})
-    assert await marked() == {"a": True, "b": False}
-    asked.cluster_state.set_accounts({BOB: {"vision": frozenset()}})
-    assert await marked() == {"a": True, "b": False}
-    # Slurm's accounts were not seen yet.
+    assert await granted() == "ab"
+    asked.cluster_state.set_members({"alice": frozenset({"nlp"}), "bob": frozenset({"vision"})})
+    assert await granted() == "b"
+    asked.cluster_state.set_members({"bob": frozenset({"vision"})})
+    assert await granted() == "b"
+    # Users' uids may be unknown for a while, and so may all accounts: by that no key ends.
+    asked.cluster_state.set_members({"alice": frozenset({"vision"})})
     asked.cluster_state.set_accounts({})
-    assert await marked() == {"a": False, "b": False}
+    assert await granted() == "ab"
+    asked.cluster_state.set_members({})
+    assert await granted() == "ab"
+
+
+async def test_an_operator_makes_a_key_for_a_member(asked: Asking):
+    of_alice = {**KEY, "person": "alice"}
+    assert await asked.code(BOB, **{**of_alice, "tenant": "nlp"}, key_id="a" * 12) == "SW-FORBIDDEN"
+    assert await asked.code(ROOT, **KEY, key_id="a" * 12, person="bob") == "SW-NAME-UNKNOWN"
+    await asked.as_user(ROOT, **of_alice, key_id="a" * 12)
+    granted = await asked.as_user(LAUNCHER, op="key-grants")
+    assert isinstance(granted, GrantsAnswer)
+    assert granted.keys == {"a" * 64: OF_ALICE}
+    shown = await asked.as_user(ALICE, op="keys")
+    assert isinstance(shown, KeysAnswer)
+    assert [(key.created_by, key.person) for key in shown.keys] == [("root", "alice")]
+    await asked.as_user(ALICE, op="key-revoke", key_id="a" * 12)
+
+
+async def test_clients_get_keys_before_a_tenant_wants_them(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch
+):
+    now_s = int(time.time())
+    require = {"op": "key-require", "tenant": "vision"}
+
+    async def protected() -> tuple[str, ...]:
+        granted = await asked.as_user(LAUNCHER, op="key-grants")
+        assert isinstance(granted, GrantsAnswer)
+        return granted.protected
+
+    await asked.as_user(ALICE, **require, from_s=now_s + 3600)
+    await asked.as_user(ALICE, **KEY, key_id="a" * 12)
+    assert await protected() == ()
+    shown = await asked.as_user(ALICE, op="keys")
+    assert isinstance(shown, KeysAnswer)
+    assert (shown.unprotected, shown.wanted_from_s) == (("vision",), {"vision": now_s + 3600})
+    # Earlier, but not later: else each member could open the services of all.
+    assert await asked.code(ALICE, **require, from_s=now_s + 7200) == "SW-FORBIDDEN"
+    assert await asked.code(BOB, **require, from_s=now_s + 60) == "SW-TENANT-UNKNOWN"
+    await asked.as_user(ALICE, **require, from_s=now_s + 60)
+    monkeypatch.setattr(keys_module, "wall_s", lambda: now_s + 61.0)
+    assert await protected() == ("vision",)
+    assert await asked.code(ALICE, **require, from_s=now_s + 7200) == "SW-FORBIDDEN"
+    await asked.as_user(ROOT, **require, from_s=now_s + 7200)
+    assert await protected() == ()
+    # Without any key, too.
+    await asked.as_user(BOB, **{**require, "tenant": "nlp"}, from_s=now_s)
+    assert await protected() == ("nlp",)
+
+
+LIMIT = {"op": "limit-change", "limits": {"concurrent": 2}}
+
+
+async def test_limits_are_set_by_operators_and_of_a_key_by_its_person(asked: Asking):
+    for number, uid in enumerate((ALICE, ROOT)):
+        key = {**KEY, "sha256": f"{number:064x}", "key_id": f"{number:012x}"}
+        await asked.as_user(uid, **key)
+    own, other, tenant_s = (
+        {"key_id": f"{0:012x}"},
+        {"key_id": f"{1:012x}"},
+        {"tenant": "vision"},
+    )
+    persons = {"tenant": "vision", "person": "alice"}
+    for uid, subject, refusal in (
+        (ALICE, tenant_s, "SW-FORBIDDEN"),
+        (ALICE, persons, "SW-FORBIDDEN"),
+        (ALICE, other, "SW-NAME-UNKNOWN"),
+        (ALICE, {"key_id": "f" * 12}, "SW-NAME-UNKNOWN"),
+        (ALICE, {}, "SW-VALUE"),
+        (BOB, tenant_s, "SW-TENANT-UNKNOWN"),
+        (BOB, own, "SW-NAME-UNKNOWN"),
+        (LAUNCHER, own, "SW-NAME-UNKNOWN"),
+        (LAUNCHER, tenant_s, "SW-TENANT-UNKNOWN"),
+        (ROOT, {"tenant": "visoin"}, "SW-TENANT-UNKNOWN"),
+    ):
+        assert await asked.code(uid, **LIMIT, **subject) == refusal
+    for uid, subject in ((ROOT, tenant_s), (ROOT, persons), (ALICE, own), (ROOT, other)):
+        await asked.as_user(uid, **LIMIT, **subject)
+
+    async def seen(uid: int) -> list[tuple[str, str, str]]:
+        answer = await asked.as_user(uid, op="limits")
+        assert isinstance(answer, LimitsAnswer)
+        return [(one.tenant, one.person, one.key_id) for one in answer.limits]
+
+    assert len(await seen(ROOT)) == 4
+    mine = [("vision", "", ""), ("vision", "alice", ""), ("vision", "", f"{0:012x}")]
+    assert await seen(ALICE) == mine
+    assert await seen(BOB) == await seen(LAUNCHER) == []
+    told = await asked.as_user(LAUNCHER, op="key-grants")
+    assert isinstance(told, GrantsAnswer)
+    assert len(told.limits) == 4
+    # What an operator has limited its person does not raise.
+    await asked.as_user(ROOT, **LIMIT, **own)
+    raised = {"op": "limit-change", "limits": {"concurrent": 99}, **own}
+    assert await asked.code(ALICE, **raised) == "SW-FORBIDDEN"
+    lifted = {"op": "limit-change", "lifted": ["concurrent"], **own}
+    assert await asked.code(ALICE, **lifted) == "SW-FORBIDDEN"
+    # A key that is no more has no limits at the gateway.
+    await asked.as_user(ALICE, op="key-revoke", key_id=f"{0:012x}")
+    told = await asked.as_user(LAUNCHER, op="key-grants")
+    assert isinstance(told, GrantsAnswer)
+    assert len(told.limits) == 3
+
+
+def test_a_change_of_limits_leaves_the_others_as_they_are():
+    before = RequestLimits(concurrent=2, tokens_per_month=5, is_exact=True)
+    change = LimitChangeRequest(limits=RequestLimits(requests_per_minute=0), lifted={"concurrent"})
+    after = RequestLimits(requests_per_minute=0, tokens_per_month=5, is_exact=True)
+    assert change.changed(before) == after
+    assert change.model_copy(update={"is_exact": False}).changed(before).is_exact is False
 
 
 async def test_keys_are_made_at_a_bounded_rate(asked: Asking):
@@ -334,10 +463,11 @@ async def test_the_launcher_is_told_what_keys_grant_at_once_and_without_revoked_
 ):
     await asked.as_user(ALICE, **KEY, key_id="a" * 12)
     granted = await asked.as_user(LAUNCHER, op="key-grants")
-    assert granted == GrantsAnswer(keys={"a" * 64: OF_ALICE}, protected=("vision",))
+    wanted: Any = {"protected": ("vision",), "wanted_from_s": {"vision": 1.0}}
+    assert granted == GrantsAnswer(keys={"a" * 64: OF_ALICE}, **wanted)
     await asked.as_user(ALICE, op="key-revoke", key_id="a" * 12)
     granted = await asked.as_user(LAUNCHER, op="key-grants")
-    assert granted == GrantsAnswer(protected=("vision",))
+    assert granted == GrantsAnswer(**wanted)
 
 
 async def test_a_key_of_one_service_opens_it_alone_and_until_it_expires(asked: Asking):
@@ -347,7 +477,8 @@ async def test_a_key_of_one_service_opens_it_alone_and_until_it_expires(asked: A
     assert isinstance(granted, GrantsAnswer)
     grant = OF_ALICE.model_copy(update={"opens": "vision/bert", "expires_s": ends_s})
     assert (granted.keys, granted.at(ends_s - 1)) == ({"a" * 64: grant}, granted)
-    assert granted.at(ends_s) == GrantsAnswer(protected=("vision",))
+    assert granted.at(ends_s).keys == {}
+    assert granted.at(ends_s).protected == ("vision",)
     # Also while the database can't be asked: the daemon itself knows when.
     await asked.as_user(ALICE, **{**KEY, "sha256": "b" * 64}, key_id="b" * 12, expires_s=1)
     assert await asked.as_user(LAUNCHER, op="key-grants") == granted

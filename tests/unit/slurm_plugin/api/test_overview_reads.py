@@ -71,7 +71,7 @@ class Grants:
     def __init__(self) -> None:
         self.is_down = False
 
-    def grants(self) -> GrantsAnswer:
+    def grants(self, *_: object) -> GrantsAnswer:
         if self.is_down:
             raise UnreachableError("SW-DATABASE-DOWN", "down")
         return GrantsAnswer()
