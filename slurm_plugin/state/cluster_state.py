@@ -27,6 +27,7 @@ from slicewise.slurm_plugin.common.job_submit import script_since_s
 from slicewise.slurm_plugin.common.log import report_failure, warn
 from slicewise.slurm_plugin.common.steady_clock import SteadyClock
 from slicewise.slurm_plugin.rules.admission.partitions_beside import partitions_beside
+from slicewise.slurm_plugin.rules.admission.service_tags import changed_slots
 from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
 from slicewise.slurm_plugin.rules.admission.unadmitted import Unadmitted, unadmitted
 from slicewise.slurm_plugin.rules.common.uninstalled import UNINSTALLED
@@ -454,7 +455,16 @@ class ClusterState:
             )
 
     def _planned(self, service: ServiceView, run: frozenset[int]) -> SlotActions:
-        return plan_desired(service, run, self._room(service))
+        room = self._room(service)
+        if self.mode == "enforce":
+            return plan_desired(service, run, room)
+        managed = frozenset(self._settings.cluster.partitions)
+        changed = changed_slots(service, self.jobs, managed) & run
+        plan = plan_desired(service, run - changed, room)
+        if not changed:
+            return plan
+        note = "its account, partition or GPUs were changed in Slurm; apply the service again"
+        return replace(plan, kept_back=plan.kept_back | changed, note=plan.note or note)
 
     def _room(self, service: ServiceView) -> TenantCapacity | None:
         # Loans are only imagined in other modes.

@@ -265,7 +265,9 @@ def _files(
         billing = replace(billing, due=fitting_unit(billing.now, wanted.costs.values()))
         slurms = replace(slurms, billing_per_slice=billing.due)
         wanted = replace(wanted, billing=BillingUnit(billing.due))
-    lacks = (*conf_checks(facts, wanted), *partition_checks(facts, wanted))
+    # What is proposed is for the day on which quotas are enforced; only the gate comes later.
+    of_conf = conf_checks(facts, replace(wanted, mode="enforce"))
+    lacks = (*of_conf, *partition_checks(facts, wanted))
     if any(lack.code == Code.CONF_WEIGHTS for lack in lacks):
         slurms = replace(slurms, priority_max=fitting_priority_max(facts))
     nodes = [node.name for node in facts.nodes if node.is_in(frozenset(answers.partitions))]

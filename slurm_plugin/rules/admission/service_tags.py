@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from slicewise.cluster.language.codes import Code, known
 from slicewise.cluster.language.errors import Refusal
-from slicewise.cluster.language.jobs import JobState, JobTag, JobView
-from slicewise.cluster.language.service import COMMENT, is_service
+from slicewise.cluster.language.jobs import WAITING, JobState, JobTag, JobView
+from slicewise.cluster.language.service import COMMENT, is_service, whole_number
 from slicewise.cluster.language.slurm.interface import JobChange, JobRequest
-from slicewise.cluster.rpc.messages import SubmitAnswer, SubmitRequest
+from slicewise.cluster.rpc.messages import ServiceView, SubmitAnswer, SubmitRequest
 from slicewise.slurm_plugin.rules.admission import deferred
 from slicewise.slurm_plugin.rules.quota.jobs import is_managed
 
@@ -62,6 +62,31 @@ def _is_untagged(job: JobView, partitions: frozenset[str]) -> bool:
     waits = job.state is JobState.PENDING and job.held and job.task_index is None
     says_so = job.comment == COMMENT and JobTag.find(job.admin_comment) is None
     return waits and says_so and is_managed(job, partitions) and not job.is_doubtful
+
+
+def changed_slots(
+    service: ServiceView, jobs: Iterable[JobView], partitions: frozenset[str]
+) -> frozenset[int]:
+    """Return the waiting slots of a service that are no longer what it was admitted with.
+
+    Where no slicewise.lua keeps them from it, users may change account, partition and GPUs of their
+    waiting jobs, by which a replica would take what its tenant's quota does not bound.
+    """
+    count = _number(service, "gpus") * _number(service, "nodes")
+    gpus = {service.directives.get("profile", service.profile): count}
+    return frozenset(
+        index
+        for job in jobs
+        if job.array_job_id == service.array_job_id and job.state in WAITING
+        if job.account != service.tenant
+        or not is_managed(job, partitions)
+        or job.gpus not in ({}, gpus)
+        for index in (job.untouched if job.task_index is None else {job.task_index})
+    )
+
+
+def _number(service: ServiceView, key: str) -> int:
+    return whole_number(service.directives, key, 1)
 
 
 def submission_of(

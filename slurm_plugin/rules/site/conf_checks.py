@@ -267,11 +267,13 @@ def _requeue(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
 def _submit_plugin(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
     plugins = conf_words(facts.config, "JobSubmitPlugins")
     if "lua" not in {name.removeprefix("job_submit/") for name in plugins}:
-        yield error(
+        # Before mode enforce services need none.
+        lacks = error if wanted.mode == "enforce" else hint
+        yield lacks(
             Code.CONF_LIMITS,
             "JobSubmitPlugins has no lua",
             "slurmctld runs no job_submit.lua: no job is admitted, and untyped GPUs pass all"
-            f" quotas (mode {wanted.mode})",
+            " quotas, which matters once mode is enforce",
             conf_line("JobSubmitPlugins", (*plugins, "lua")),
             advice="Write job_submit.lua first (slicewise admission install): slurmctld does not"
             " start without it.",

@@ -1,7 +1,7 @@
 """Checks whether slurmctld runs slicewise.lua, and which."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.findings import Finding, Mend, Place, error, hint, warning
@@ -16,10 +16,12 @@ def script_checks(facts: ScriptFacts, mode: str) -> tuple[Finding, ...]:
 
     ``mode`` is the daemon's, by the settings.
     """
+    # Before mode enforce services need no script.
+    lacks = error if mode == "enforce" else hint
     if facts.text is None:
-        return (_absent(facts.script),)
+        return (_absent(facts.script, lacks),)
     return (
-        *_lines(facts),
+        *_lines(facts, lacks),
         *_module(facts),
         *_lua(facts),
         *_switched_off(facts),
@@ -28,8 +30,8 @@ def script_checks(facts: ScriptFacts, mode: str) -> tuple[Finding, ...]:
     )
 
 
-def _absent(script: str) -> Finding:
-    return error(
+def _absent(script: str, lacks: Callable[..., Finding]) -> Finding:
+    return lacks(
         Code.SCRIPT_INSTALL,
         f"{script} does not exist",
         "no job is asked about; slurmctld with JobSubmitPlugins=lua does not start without it",
@@ -37,9 +39,9 @@ def _absent(script: str) -> Finding:
     )
 
 
-def _lines(facts: ScriptFacts) -> Iterator[Finding]:
+def _lines(facts: ScriptFacts, lacks: Callable[..., Finding]) -> Iterator[Finding]:
     if "slicewise.lua" not in (facts.text or ""):
-        yield error(
+        yield lacks(
             Code.SCRIPT_INSTALL,
             f"{facts.script} has no lines of Slicewise",
             "no job is asked about",

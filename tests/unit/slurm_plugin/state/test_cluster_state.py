@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
@@ -712,6 +713,34 @@ async def test_services_run_in_each_mode_within_the_quota_and_borrow_nothing(mod
     assert slurm.actions == [("release", [0])]
     await cluster_state.delete(814)
     assert slurm.actions[-1] == ("cancel", 814)
+
+
+CHANGED = [
+    {"account": "lab"},
+    {"partition": "cpu"},
+    {"tres": {"gres/gpu:1g.10gb": "4"}},
+    {"tres": {"gres/gpu:3g.40gb": "1"}},
+]
+
+
+@pytest.mark.parametrize("mode", ["observe", "enforce"])
+@pytest.mark.parametrize("changes", CHANGED)
+async def test_without_slicewise_lua_a_slot_that_its_user_has_changed_stays_held(
+    changes: dict[str, Any], mode: str
+) -> None:
+    """In enforce slicewise.lua lets nobody but operators change it."""
+    as_admitted = {"tres": {"gres/gpu:1g.10gb": "1"}}
+    slurm = ScriptedSlurm(job(0, **as_admitted), job(1, **(as_admitted | changes)))
+    cluster_state = sync_of(slurm, mode)
+    cluster_state.set_policy(policy_of(tenant("vision", 9000)), {})
+    await cluster_state.turn()
+    answer = await desire(cluster_state, 814, frozenset({0, 1}))
+    if mode == "enforce":
+        assert answer.released == (0, 1)
+    else:
+        assert (answer.released, answer.kept_back) == ((0,), (1,))
+        assert "apply the service again" in answer.note
+        assert slurm.actions == [("release", [0])]
 
 
 async def test_once_slicewise_is_taken_out_nothing_is_changed() -> None:

@@ -301,6 +301,7 @@ PLANTED = [
     ("SW-CONF-SERVICES", ERROR, conf(RequeueExitHold="1-9,186")),
     ("SW-CONF-REQUEUE", WARNING, conf(JobRequeue="0")),
     ("SW-CONF-LIMITS", ERROR, conf(JobSubmitPlugins="all_partitions")),
+    ("SW-CONF-LIMITS", HINT, conf(IN_OBSERVE, JobSubmitPlugins="all_partitions")),
     ("SW-CONF-PRIORITY", ERROR, conf(PriorityType="priority/basic")),
     ("SW-CONF-PRIORITY", ERROR, conf(PrioritySiteFactorPlugin="site_factor/x")),
     ("SW-CONF-WEIGHTS", WARNING, conf(PriorityWeightQOS="16000", PriorityWeightAge="20000")),
@@ -375,6 +376,12 @@ PLANTED = [
     ("SW-LIMITS-BY-HAND", WARNING, drift_checks(0, ("QOS x was changed.",), "enforce")),
     # job_submit.lua
     ("SW-SCRIPT-INSTALL", ERROR, script(text=None)),
+    ("SW-SCRIPT-INSTALL", HINT, script("observe", text=None)),
+    (
+        "SW-SCRIPT-INSTALL",
+        HINT,
+        script("observe", text="return slurm.SUCCESS", module="", loaded_mode="observe"),
+    ),
     ("SW-SCRIPT-INSTALL", ERROR, script(text="return slurm.SUCCESS", module="")),
     ("SW-SCRIPT-OLD", WARNING, script(has_old_lines=True)),
     ("SW-SCRIPT-INSTALL", ERROR, script(is_module_there=False)),
