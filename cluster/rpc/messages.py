@@ -16,8 +16,9 @@ VERSION = 1
 """Version of submissions."""
 ANSWER_LIMIT = 64 * 1024 * 1024
 """Bytes of one answer (a view of 1,000 services has 3 MiB)."""
-REQUEST_LIMIT = 256 * 1024
-"""Most bytes of a request's body; the longest is a batch of usage."""
+REQUEST_LIMIT = 224 * 1024
+"""Most bytes of a request's body, which goes into one munge credential; the longest is a batch of
+usage."""
 
 
 Count = Annotated[int, Field(ge=0, lt=2**32)]

@@ -8,15 +8,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from slicewise.cluster.language.persons import NOBODY
 from slicewise.cluster.rpc.message import Answer, Asks, DoneAnswer, Message, Request
 
-NOBODY = "-"
-"""The person and the key id of a request without a key."""
 MOST_RECORDS = 300
 """Most records of one batch: with the longest names they fit into a request's body."""
 MOST_RUNS = 400
 """Most runs of one message of engine counters."""
-MOST_SUBJECTS = 1000
+MOST_SUBJECTS = 800
 """Most subjects of one request for allowances."""
 
 Boot = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")]

@@ -58,6 +58,10 @@ FOR_EVERYBODY: Mapping[str, Command] = {
         "slicewise.launcher.cli.keys:key_app",
         "API keys: which clients may send requests to a tenant's services.",
     ),
+    "usage": Command(
+        "slicewise.slurm_plugin.cli.commands.usage:usage_app",
+        "Requests and tokens: by service, day, tenant, person or key.",
+    ),
     "mig": Command(
         "slicewise.slurm_plugin.cli.commands.mig:mig_app",
         "How GPUs can be cut: profiles, layouts, costs.",

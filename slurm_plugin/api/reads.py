@@ -44,6 +44,7 @@ from slicewise.slurm_plugin.api.priority_reads import explain_priority
 from slicewise.slurm_plugin.api.queue_reads import queue
 from slicewise.slurm_plugin.api.quota_plan_reads import plan_of_file
 from slicewise.slurm_plugin.api.tenant_reads import tenants
+from slicewise.slurm_plugin.api.usage_reads import token_usage
 from slicewise.slurm_plugin.api.why_reads import why
 from slicewise.slurm_plugin.common.explain_requests import (
     HeadroomAnswer,
@@ -62,6 +63,7 @@ from slicewise.slurm_plugin.common.ledger_requests import (
     TenantsAnswer,
     TenantsRequest,
 )
+from slicewise.slurm_plugin.common.usage_requests import TokenUsageAnswer, TokenUsageRequest
 from slicewise.slurm_plugin.ledger.history_answers import history_answer, history_subject
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.summaries import balance_lines, budget_statuses, ledger_view_now
@@ -142,6 +144,7 @@ class Reads:
                 TenantsRequest: self._tenants,
                 HistoryRequest: self._history,
                 ServiceEventsRequest: self._events,
+                TokenUsageRequest: self._token_usage,
                 **self._overview.handlers(),
             }
         )
@@ -152,6 +155,11 @@ class Reads:
         require_own(request.tenant, principal)
         tenants = tenants_asked(request.tenant, principal)
         return ServiceEventsAnswer(services=self._cluster_state.events.named(request.name, tenants))
+
+    async def _token_usage(
+        self, request: TokenUsageRequest, principal: Principal
+    ) -> TokenUsageAnswer:
+        return await self.from_ledger(principal.uid, partial(self._tokens, request, principal))
 
     async def _explain(self, request: HeadroomRequest, principal: Principal) -> HeadroomAnswer:
         require_own(request.tenant, principal)
@@ -225,6 +233,9 @@ class Reads:
             SlurmView(cluster_state.jobs, cluster_state.nodes, cluster_state.view.services),
         )
         return HeadroomAnswer(headroom=explain(tenant, situation(inputs)))
+
+    def _tokens(self, request: TokenUsageRequest, principal: Principal) -> TokenUsageAnswer:
+        return token_usage(request, principal, self._ledger, self._settings.ledger.time_zone)
 
     def _page(self, request: StatementRequest, principal: Principal) -> StatementAnswer:
         below: tuple[str, ...] = ()

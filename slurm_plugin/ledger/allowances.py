@@ -129,8 +129,8 @@ class Allowances(LedgerPart):
             .where(row.gateway_id != gateway_id, row.expires_s > at.now_s)
             .group_by(row.tenant, row.person, row.key_id)
         )
-        found = connection.execute(query)
-        return Counter({(tenant, person, key): int(sum_) for tenant, person, key, sum_ in found})
+        rows = connection.execute(query)
+        return Counter({(tenant, person, key): int(tokens) for tenant, person, key, tokens in rows})
 
     def _in_month(
         self, connection: Connection, subjects: Sequence[Subject], at: AllowanceTime
@@ -194,11 +194,11 @@ class Allowances(LedgerPart):
 
 
 def _by_subject(rows: Any) -> Mapping[Subject, int]:
-    found = Counter[Subject]()
+    tokens_of = Counter[Subject]()
     for payer, person, key_id, tokens in rows:
         for subject in ((payer, "", ""), (payer, person, ""), (payer, "", key_id)):
-            found[subject] += int(tokens)
-    return found
+            tokens_of[subject] += int(tokens)
+    return tokens_of
 
 
 def _subject(subject: SubjectLimits | WantedAllowance) -> Subject:

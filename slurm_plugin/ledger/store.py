@@ -25,6 +25,7 @@ from slicewise.slurm_plugin.ledger.repartitions import Repartitions
 from slicewise.slurm_plugin.ledger.request_limits import LimitsOfRequests
 from slicewise.slurm_plugin.ledger.tenants import Tenants
 from slicewise.slurm_plugin.ledger.usage import Usage
+from slicewise.slurm_plugin.ledger.usage_reads import UsageReads
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.quota.calendar_times import moment
 
@@ -40,7 +41,7 @@ class Ledger:
         charges: runs, what is reserved for them and what they used.
         budgets: what tenants were given to use up, and what is left.
         locks: locks for what only one process may do at a time.
-        usage: what requests used of tokens.
+        usage: what requests used of tokens; usage_reads: sums of it.
         allowances: tokens of limits that are set aside for gateways.
         audit: statements, exports, and checks that everything adds up.
         orders: what owners ordered for their services beside the scripts.
@@ -74,6 +75,7 @@ class Ledger:
         self.history = History(database)
         self.rebalances = Rebalances(database)
         self.usage = Usage(database)
+        self.usage_reads = UsageReads(database)
         self.allowances = Allowances(database)
 
     def __enter__(self) -> Self:

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from slicewise.cluster.rpc.usage_messages import NOBODY, RefusedRecord, UsageRecord
+from slicewise.cluster.language.persons import NOBODY
+from slicewise.cluster.rpc.usage_messages import RefusedRecord, UsageRecord
 
 OLDEST_S = 30 * 86_400
 """A request that ended longer ago is not booked: records are deleted some day, and one that was

@@ -23,7 +23,7 @@ from slicewise.cluster.language.errors import (
     SlicewiseError,
     UnreachableError,
 )
-from slicewise.cluster.rpc.messages import DeleteRequest, ViewRequest
+from slicewise.cluster.rpc.messages import REQUEST_LIMIT, DeleteRequest, ViewRequest
 from slicewise.cluster.rpc.munge_rpc import SEALED_PATH, seal, unseal
 from slicewise.cluster.settings.file import DaemonSettings
 from slicewise.slurm_plugin.api import remote_socket
@@ -169,8 +169,8 @@ async def test_a_credential_made_for_something_else_is_refused(
 
 async def test_a_message_is_no_longer_than_on_the_user_socket(daemon: Daemon, munge: ScriptedMunge):
     place = b"POST /v1/service-delete\n"
-    assert await code(daemon, question(munge, place + b"x" * 65_537)) == "SW-WIRE"
-    assert (await raw(daemon, question(munge, place + b"x" * 65_536))).status == 200
+    assert await code(daemon, question(munge, place + b"x" * (REQUEST_LIMIT + 1))) == "SW-WIRE"
+    assert (await raw(daemon, question(munge, place + b"x" * REQUEST_LIMIT))).status == 200
 
 
 async def test_without_munged_it_says_so(daemon: Daemon, munge: ScriptedMunge):

@@ -17,6 +17,7 @@ from stand_ins.network import BoundSocket
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.rpc.message import DoneAnswer, Request
 from slicewise.cluster.rpc.messages import (
+    REQUEST_LIMIT,
     DeleteRequest,
     ServiceView,
     TenantView,
@@ -498,7 +499,7 @@ def test_a_user_can_not_lock_out_launcher_root_and_slurm_user() -> None:
     users = user_limits(Roles(frozenset({0, 64030}), 61000))
     assert users.reserved_for == {0, 64030, 61000}
     assert 0 < users.reserved < users.connections
-    assert user_socket.LIMITS.body_bytes == 65_536
+    assert user_socket.LIMITS.body_bytes == REQUEST_LIMIT
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,29 @@
+"""Who may see which sums of tokens, and the answer page by page."""
+
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.common.usage_requests import TokenUsageAnswer, TokenUsageRequest
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.usage_reads import UsageReader
+
+PAGE_LINES = 1000
+"""Lines of one answer: some 200 KB."""
+
+
+def token_usage(
+    request: TokenUsageRequest, principal: Principal, ledger: Ledger, zone: str
+) -> TokenUsageAnswer:
+    """A page of what a user may see: own requests with their names; of others' requests to the
+    services of the user's tenants their sums by tenant. Of no person another's.
+    """
+    reader = UsageReader(principal.user, principal.tenants)
+    lines = ledger.usage_reads.lines(request, reader, zone, PAGE_LINES + 1)
+    of_one = request.tenant or request.person or request.key_id
+    is_first = request.after is None and not of_one
+    shown = lines[:PAGE_LINES]
+    more = None
+    if len(lines) > PAGE_LINES:
+        last = shown[-1]
+        words = (last.day, last.service, last.tenant, last.person, last.key_id)
+        more = tuple(word for word in words if word)
+    unattributed = ledger.usage_reads.unattributed(request, reader) if is_first else ()
+    return TokenUsageAnswer(lines=shown, unattributed=unattributed, more=more)

@@ -1,0 +1,163 @@
+"""``slicewise usage``: who used how many tokens of which service, and when."""
+
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+from zoneinfo import ZoneInfo
+
+import typer
+from rich.text import Text
+
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.own_tenant import complete_tenant, typed_account
+from slicewise.cluster.runtime.console import FittingTable, column, console, print_json
+from slicewise.cluster.runtime.output_options import Json
+from slicewise.cluster.runtime.time_options import local_time
+from slicewise.cluster.settings.read import load_settings
+from slicewise.slurm_plugin.cli.common.answer_pages import pages
+from slicewise.slurm_plugin.common.usage_requests import (
+    TokenLine,
+    TokenUsageRequest,
+    Unattributed,
+)
+from slicewise.slurm_plugin.rules.accounting.run_csv import csv_text
+
+usage_app = typer.Typer()
+
+_ABOUT = {
+    "day": (("day", "day"),),
+    "service": (("service", "service"),),
+    "tenant": (("tenant", "tenant"),),
+    "person": (("tenant", "tenant"), ("person", "person")),
+    "key": (("tenant", "tenant"), ("person", "person"), ("key", "key_id")),
+}
+
+
+class TokenGrouping(StrEnum):
+    """What a line is about."""
+
+    DAY = "day"
+    SERVICE = "service"
+    PERSON = "person"
+    KEY = "key"
+    TENANT = "tenant"
+
+
+@dataclass(frozen=True)
+class UsageShown:
+    """What ``--json`` prints."""
+
+    by: str
+    lines: tuple[TokenLine, ...]
+    unattributed: tuple[Unattributed, ...]
+
+
+def _ledger_time(text: str) -> datetime:
+    zone = ZoneInfo(load_settings().ledger.time_zone)
+    return local_time(text, zone=zone).astimezone(zone)
+
+
+By = Annotated[TokenGrouping, typer.Option(help="What each line is about.")]
+Since = Annotated[
+    datetime | None,
+    typer.Option(
+        parser=_ledger_time, metavar="TIME", help="From the hour of this time on; all if left out."
+    ),
+]
+Until = Annotated[
+    datetime | None,
+    typer.Option(parser=_ledger_time, metavar="TIME", help="Hours that begin before this time."),
+]
+
+
+@usage_app.command(
+    epilog="Examples: slicewise usage | slicewise usage --by day --since 7d"
+    " | slicewise usage --by key --tenant vision --since 2026-11-01 --until 2026-12-01 --json"
+    " | slicewise usage --by person --service science/chat --csv",
+)
+def usage(
+    *,
+    tenant: Annotated[
+        str | None,
+        typer.Option(
+            help="Only requests that this tenant pays for.",
+            autocompletion=complete_tenant,
+            callback=typed_account,
+        ),
+    ] = None,
+    person: Annotated[str | None, typer.Option(help="Only requests of this person.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only requests with the key of this id.")] = None,
+    service: Annotated[
+        str | None, typer.Option(help="Only requests to this service, as OWNER/NAME.")
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    by: By = TokenGrouping.SERVICE,
+    as_json: Json = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with JSON's names.")] = False,
+) -> None:
+    """Show requests and tokens, by service, day, tenant, person or key.
+
+    You see your own requests, and those to services of your tenants, of these not whose they were:
+    "-". Operators see all. A request counts in the hour in which it ended; "first token" is the
+    mean time until it. Unattributed is what engines counted and no request has, as when the
+    gateway was killed in the middle of one: nobody pays for it.
+    """
+    if as_json and as_csv:
+        raise typer.BadParameter("Choose --json or --csv.")
+    if since is not None and until is not None and since >= until:
+        raise typer.BadParameter("--until is not after --since.")
+    request = TokenUsageRequest.of(
+        by=by.value,
+        tenant=tenant,
+        person=person,
+        key_id=key,
+        service=service,
+        since_s=int(since.timestamp()) if since else 0,
+        until_s=int(until.timestamp()) if until else None,
+    )
+    daemon = DaemonClient(load_settings().daemon)
+    answers = tuple(pages(lambda after: daemon.call(request.model_copy(update={"after": after}))))
+    lines = tuple(line for answer in answers for line in answer.lines)
+    shown = UsageShown(by.value, lines, answers[0].unattributed)
+    if as_json:
+        print_json(shown)
+    elif as_csv:
+        rows = (line.model_dump() for line in lines)
+        sys.stdout.write(csv_text(rows, TokenLine.model_fields))
+    else:
+        console().print(_table(shown).or_say("No requests."))
+        for rest in shown.unattributed:
+            console().print(Text(_unattributed_text(rest)))
+
+
+def _table(shown: UsageShown) -> FittingTable:
+    lines = shown.lines
+    return FittingTable(
+        (
+            *(
+                column(heading, (getattr(line, field) for line in lines))
+                for heading, field in _ABOUT[shown.by]
+            ),
+            column("requests", (f"{line.requests:,}" for line in lines), right=True, rank=1),
+            column("prompt", (f"{line.prompt_tokens:,}" for line in lines), right=True),
+            column(
+                "cached", (f"{line.cached_prompt_tokens:,}" for line in lines), right=True, rank=3
+            ),
+            column("output", (f"{line.output_tokens:,}" for line in lines), right=True),
+            column("first token", map(_first_token_text, lines), right=True, rank=2),
+        )
+    )
+
+
+def _first_token_text(line: TokenLine) -> str:
+    return "" if line.first_token_ms is None else f"{line.first_token_ms:,.0f} ms"
+
+
+def _unattributed_text(rest: Unattributed) -> str:
+    return (
+        f"{rest.service}: {rest.prompt_tokens:,} prompt and {rest.output_tokens:,} output tokens"
+        " are unattributed."
+    )

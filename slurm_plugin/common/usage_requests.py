@@ -1,0 +1,91 @@
+"""What users ask the daemon about tokens: who used how many of which service, and when."""
+
+import json
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from slicewise.cluster.rpc.message import (
+    NO_CONTROLS,
+    Asks,
+    Message,
+    Request,
+    TenantText,
+    WholeAnswer,
+)
+
+UsageGroup = Literal["day", "service", "tenant", "person", "key"]
+"""What a line is about; a person or key is one of a tenant."""
+Seconds = Annotated[int, Field(ge=0, le=2**40)]
+_Word = Annotated[str, Field(max_length=128, pattern=NO_CONTROLS)]
+
+
+class TokenLine(Message):
+    """A sum of requests, by the hours in which they ended.
+
+    Attributes:
+        day: as 2026-11-29, in the ledger's time zone. Of day, service, tenant, person and key_id
+            those are "" that the line is not about.
+        tenant: who paid: the tenant of the requests' keys.
+        person, key_id: ``-`` for requests without a key, and for those of which the reader may
+            see the tenant only.
+        cached_prompt_tokens: a part of the prompt tokens.
+        first_token_ms: mean milliseconds until the first token; None without any.
+    """
+
+    day: str = ""
+    service: str = ""
+    tenant: str = ""
+    person: str = ""
+    key_id: str = ""
+    requests: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    output_tokens: int
+    first_token_ms: float | None = None
+
+
+class Unattributed(Message):
+    """What the engines of a service counted and no request has: as of requests that were in flight
+    when the gateway was killed.
+    """
+
+    service: str
+    prompt_tokens: int
+    output_tokens: int
+
+
+class TokenUsageAnswer(WholeAnswer):
+    """One page.
+
+    Attributes:
+        more: where the next page begins; None after the last page.
+        unattributed: on the first page, of services that the reader owns; none where the request
+            asks for a tenant, person or key.
+    """
+
+    lines: tuple[TokenLine, ...]
+    unattributed: tuple[Unattributed, ...] = ()
+    more: tuple[str, ...] | None = None
+
+
+class TokenUsageRequest(Request, Asks[TokenUsageAnswer], get="token-usage"):
+    """Asks for sums of requests and tokens of hours from ``since_s`` up to ``until_s``.
+
+    A user sees the user's own requests, and those to services of the user's tenants, of these
+    without the names of others. Operators see all. ``after`` is ``more`` of an earlier answer.
+    """
+
+    by: UsageGroup = "service"
+    tenant: TenantText | None = None
+    person: _Word | None = None
+    key_id: _Word | None = None
+    service: _Word | None = None
+    since_s: Seconds = 0
+    until_s: Seconds | None = None
+    after: Annotated[tuple[_Word, ...], Field(max_length=3)] | None = None
+
+    @field_validator("after", mode="before")
+    @classmethod
+    def _of_text(cls, value: object) -> object:
+        return json.loads(value) if isinstance(value, str) else value

@@ -1,0 +1,88 @@
+"""What ``slicewise usage`` asks the daemon, and how it prints the answer."""
+
+import json
+
+import pytest
+from builders.settings import site_settings
+from stand_ins.daemon_in_process import answer_from
+from typer.testing import CliRunner
+
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.cli.commands import usage
+from slicewise.slurm_plugin.common.usage_requests import (
+    TokenLine,
+    TokenUsageAnswer,
+    TokenUsageRequest,
+    Unattributed,
+)
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+CHAT = TokenLine(
+    service="science/chat",
+    requests=1200,
+    prompt_tokens=123_456,
+    cached_prompt_tokens=23_456,
+    output_tokens=7890,
+    first_token_ms=81.4,
+)
+OWN = CHAT.model_copy(update={"service": "vision/own", "first_token_ms": None, "requests": 3})
+REST = Unattributed(service="science/chat", prompt_tokens=80, output_tokens=7)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[TokenUsageRequest]:
+    """What the daemon was asked: its answer has two pages."""
+    requests = list[TokenUsageRequest]()
+
+    async def answer(request: TokenUsageRequest, _: Principal) -> TokenUsageAnswer:
+        requests.append(request)
+        if request.after is None:
+            return TokenUsageAnswer(lines=(CHAT,), unattributed=(REST,), more=("science/chat",))
+        return TokenUsageAnswer(lines=(OWN,))
+
+    answer_from(monkeypatch, {TokenUsageRequest: answer})
+    monkeypatch.setattr(usage, "load_settings", lambda: site_settings(types=["1g.10gb"]))
+    return requests
+
+
+def printed(*words: str) -> str:
+    result = CliRunner().invoke(usage.usage_app, words)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_people_see_a_table_and_what_is_unattributed(asked: list[TokenUsageRequest]):
+    text = printed()
+    assert "science/chat" in text
+    assert "vision/own" in text
+    assert "123,456" in text
+    assert "81 ms" in text
+    assert "80 prompt and 7 output tokens are unattributed" in text
+    assert [request.after for request in asked] == [None, ("science/chat",)]
+
+
+def test_json_and_csv_have_the_lines_themselves(asked: list[TokenUsageRequest]):
+    shown = json.loads(printed("--json"))
+    assert [line["service"] for line in shown["lines"]] == ["science/chat", "vision/own"]
+    assert shown["lines"][0]["first_token_ms"] == 81.4
+    assert shown["unattributed"] == [REST.model_dump()]
+    head, first, _ = printed("--csv").splitlines()
+    assert dict(zip(head.split(","), first.split(","), strict=True))["prompt_tokens"] == "123456"
+
+
+def test_options_say_what_is_asked_for(asked: list[TokenUsageRequest]):
+    words = ("--tenant", "VISION", "--person", "alice", "--key", "k1", "--service", "science/chat")
+    printed(*words, "--since", "2026-11-01", "--until", "2026-12-01", "--by", "key")
+    request = asked[0]
+    assert (request.tenant, request.person, request.key_id) == ("vision", "alice", "k1")
+    assert (request.service, request.by) == ("science/chat", "key")
+    assert (request.until_s or 0) - request.since_s == 30 * 86_400
+
+
+@pytest.mark.parametrize(
+    "words", [("--json", "--csv"), ("--since", "2026-12-01", "--until", "2026-11-01")]
+)
+def test_what_contradicts_itself_is_refused(asked: list[TokenUsageRequest], words: tuple[str, ...]):
+    assert CliRunner().invoke(usage.usage_app, words).exit_code == 2
+    assert asked == []
