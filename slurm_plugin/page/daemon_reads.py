@@ -29,6 +29,7 @@ from slicewise.slurm_plugin.common.ledger_requests import (
     TenantsAnswer,
     TenantsRequest,
 )
+from slicewise.slurm_plugin.common.usage_requests import TokenUsageAnswer, TokenUsageRequest
 
 _FRESH_S = 0.4
 _FRESH_FOR_S: Mapping[type[Request], float] = {
@@ -39,9 +40,13 @@ _FRESH_FOR_S: Mapping[type[Request], float] = {
 """Seconds for which a user who asks the same again gets the same answer: those in the table are
 not made from the daemon's memory, or hardly change.
 """
-_NEVER_KEPT = frozenset({StatementRequest})
+_NEVER_KEPT = frozenset({StatementRequest, TokenUsageRequest})
 """Long answers that are read once."""
-_MOST_PAGES: Mapping[type[Request], int] = {TenantsRequest: 8, StatementRequest: 10}
+_MOST_PAGES: Mapping[type[Request], int] = {
+    TenantsRequest: 8,
+    StatementRequest: 10,
+    TokenUsageRequest: 2,
+}
 """Pages of a long answer that are put together; more can't be shown at once."""
 _AT_ONCE = 16
 """Questions to the daemon at a time: half of what one user of its socket may have open."""
@@ -180,6 +185,10 @@ def joined(answer: Answer, after: Answer) -> Answer:
     match answer, after:
         case StatementAnswer(), StatementAnswer():
             return after.model_copy(update={"rows": answer.rows + after.rows})
+        case TokenUsageAnswer(), TokenUsageAnswer():
+            return answer.model_copy(
+                update={"lines": answer.lines + after.lines, "more": after.more}
+            )
         case TenantsAnswer(), TenantsAnswer():
             # The tenants of both pages may share a budget.
             budgets = {budget.tenant: budget for budget in answer.budgets + after.budgets}

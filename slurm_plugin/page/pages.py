@@ -6,11 +6,14 @@ The JSON of a page, at its address with ``.json`` behind it, is made from the sa
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import get_args
 from urllib.parse import urlencode
 
 from slicewise.cluster.language.accounts import account_name
 from slicewise.cluster.rpc.history_messages import CLUSTER, HistoryRequest
 from slicewise.cluster.rpc.journal_messages import RebalancesRequest, RepartitionsRequest
+from slicewise.cluster.rpc.key_messages import KeyListRequest
+from slicewise.cluster.rpc.limit_messages import LimitsRequest
 from slicewise.cluster.rpc.message import Request
 from slicewise.cluster.rpc.overview_messages import OverviewRequest, QueueRequest
 from slicewise.cluster.rpc.read_messages import (
@@ -21,10 +24,12 @@ from slicewise.cluster.rpc.read_messages import (
 from slicewise.cluster.rpc.web_messages import WhoamiRequest
 from slicewise.slurm_plugin.common.explain_requests import QuotaPlanRequest
 from slicewise.slurm_plugin.common.ledger_requests import StatementRequest, TenantsRequest
+from slicewise.slurm_plugin.common.usage_requests import TokenUsageRequest, UsageGroup
 from slicewise.slurm_plugin.rules.pages.history import RANGES, history_span
 from slicewise.slurm_plugin.rules.pages.rows import whole_number
 from slicewise.slurm_plugin.rules.pages.services import SORTS, STATES
 from slicewise.slurm_plugin.rules.pages.statement import month_of
+from slicewise.slurm_plugin.rules.pages.usage import WHOSE
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class PagePlace:
         query: the words of its query.
         now_s: Unix seconds at which it was asked for.
         site_zone: the time zone in which the ledger's months begin.
+        user: who looks.
     """
 
     path: str
@@ -44,6 +50,7 @@ class PagePlace:
     query: Mapping[str, str] = field(hash=False)
     now_s: float
     site_zone: str
+    user: str = ""
 
     def chosen(self, name: str) -> str:
         """What was chosen by a word of the query; "" without a choice."""
@@ -96,6 +103,7 @@ class Page:
         is_for_operators: whether the daemon answers only operators what it asks.
         form_asks: the questions that its form asks, by the form's fields; a refusal is shown in the
             answer's place. None if it has no form.
+        csv_asks: the question whose lines are its CSV. None if it has none.
     """
 
     pattern: str
@@ -108,6 +116,7 @@ class Page:
     is_live: bool = True
     is_for_operators: bool = False
     form_asks: Callable[[Mapping[str, str]], Mapping[str, Request]] | None = None
+    csv_asks: Callable[[PagePlace], Request] | None = None
 
     def match(self, path: str) -> Mapping[str, str] | None:
         """The words in a path, as they are in it; None if it is not this page's."""
@@ -181,11 +190,29 @@ def _repartitions(place: PagePlace) -> Mapping[str, Request]:
 
 
 def _statement(place: PagePlace) -> Mapping[str, Request]:
+    return {"statement": _runs(place)}
+
+
+def _runs(place: PagePlace) -> Request:
     month = month_of(place.chosen("month"), place.now_s, place.site_zone)
     tenant = account_name(place.chosen("tenant").strip()) or None
-    return {
-        "statement": StatementRequest.of(tenant=tenant, since_s=month.start_s, until_s=month.end_s)
-    }
+    return StatementRequest.of(tenant=tenant, since_s=month.start_s, until_s=month.end_s)
+
+
+def _usage(place: PagePlace) -> Mapping[str, Request]:
+    sums = {f"by_{about}": _tokens(place, about) for about in ("service", "day", "key")}
+    return {"keys": KeyListRequest(), "limits": LimitsRequest(), **sums}
+
+
+def _usage_lines(place: PagePlace) -> Request:
+    chosen = place.chosen("by")
+    return _tokens(place, next((by for by in get_args(UsageGroup) if by == chosen), "day"))
+
+
+def _tokens(place: PagePlace, by: UsageGroup) -> Request:
+    month = month_of(place.chosen("month"), place.now_s, place.site_zone)
+    person = None if place.chosen("whose") == "all" else place.user
+    return TokenUsageRequest.of(by=by, person=person, since_s=month.start_s, until_s=month.end_s)
 
 
 def _who(_: PagePlace) -> Mapping[str, Request]:
@@ -239,6 +266,13 @@ PAGES = (
         *("/statement", "statement", "Statement", _statement, "Statement"),
         filters=(Filter("tenant", "Tenant"),),
         is_live=False,
+        csv_asks=_runs,
+    ),
+    Page(
+        *("/usage", "usage", "Keys and usage", _usage, "Usage"),
+        filters=(Filter("whose", "Requests", WHOSE, below="used"),),
+        is_live=False,
+        csv_asks=_usage_lines,
     ),
     Page(
         *("/what-if", "what_if", "What if", _who, "What if"),

@@ -25,6 +25,7 @@ from slicewise.slurm_plugin.rules.pages import (
     services,
     statement,
     tenants,
+    usage,
 )
 from slicewise.slurm_plugin.rules.pages.style import condition_class
 from slicewise.slurm_plugin.rules.pages.words import age_text, hours_text, shortened
@@ -39,6 +40,7 @@ _VIEWS: Sequence[Callable[..., Any]] = (
     *(services.service_of, services.services_shown),
     *(statement.month_of, statement.monthly_statement, statement.months),
     *(tenants.budget_of, tenants.tenant_of, limit_text),
+    *(usage.key_name, usage.limited, usage.own_keys, usage.own_limits),
 )
 """What templates call, each by its name."""
 

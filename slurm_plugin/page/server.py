@@ -38,6 +38,7 @@ from slicewise.slurm_plugin.api.places import Guests
 from slicewise.slurm_plugin.api.routes import status_of
 from slicewise.slurm_plugin.common.ledger_requests import StatementAnswer
 from slicewise.slurm_plugin.common.log import report, report_failure
+from slicewise.slurm_plugin.common.usage_requests import TokenLine, TokenUsageAnswer
 from slicewise.slurm_plugin.page.assets import Asset, load_assets
 from slicewise.slurm_plugin.page.daemon_reads import DaemonReads
 from slicewise.slurm_plugin.page.live import FeedKey, Feeds
@@ -47,7 +48,7 @@ from slicewise.slurm_plugin.page.proxy import Proxy
 from slicewise.slurm_plugin.page.render import TimeWords, environment
 from slicewise.slurm_plugin.page.sessions import LASTS_S, Session, Sessions
 from slicewise.slurm_plugin.page.site_users import SiteUsers
-from slicewise.slurm_plugin.rules.accounting.run_csv import runs_csv
+from slicewise.slurm_plugin.rules.accounting.run_csv import csv_text, runs_csv
 from slicewise.slurm_plugin.rules.accounting.statement import part
 from slicewise.slurm_plugin.rules.common.connection_places import ConnectionLimits
 from slicewise.slurm_plugin.rules.pages.statement import Month, month_of
@@ -368,7 +369,7 @@ class WebServer:
     # Pages
 
     async def _page(self, visit: Visit, session: Session) -> web.Response:
-        page, place = self._found(visit, visit.path.removesuffix(".json"))
+        page, place = self._found(visit, session, ".json")
         answers = await self._asked(page, place, session.user)
         return await self._shown(page, place, visit, session, answers)
 
@@ -381,7 +382,7 @@ class WebServer:
 
     async def _form_page(self, visit: Visit, session: Session) -> web.Response:
         """Answer what a page's form asks; what the daemon refuses stands beside the form."""
-        page, place = self._found(visit, visit.path.removesuffix(".json"))
+        page, place = self._found(visit, session, ".json")
         if page.form_asks is None:
             raise _no_page()
         self._require_own_form(visit, session)
@@ -424,18 +425,18 @@ class WebServer:
     async def _table(
         self, visit: Visit, session: Session, connection: Connection
     ) -> web.StreamResponse:
-        """Send the runs of a month as CSV, page by page as the daemon gives them."""
-        page, place = self._found(visit, visit.path.removesuffix(".csv"))
-        asked = page.asks(place).get("statement")
-        if asked is None:
+        """Send a month's lines as CSV, page by page as the daemon gives them."""
+        page, place = self._found(visit, session, ".csv")
+        if page.csv_asks is None:
             raise _no_page()
         month = month_of(place.chosen("month"), place.now_s, self._site_zone)
-        pages = self._reads.pages(session.user, asked, _CSV_PAGES)
+        pages = self._reads.pages(session.user, page.csv_asks(place), _CSV_PAGES)
         found = await anext(pages)
+        name = f"{page.template}-{month.name}.csv"
         response = web.StreamResponse(
             headers={
                 "Content-Type": "text/csv; charset=utf-8",
-                "Content-Disposition": f'attachment; filename="statement-{month.name}.csv"',
+                "Content-Disposition": f'attachment; filename="{name}"',
             }
         )
         response.force_close()
@@ -445,13 +446,12 @@ class WebServer:
             return response
         await response.prepare(visit.request)
         try:
-            await _send(response, runs_csv((), 0))
-            await _send_rows(response, found, month)
-            async for page_rows in pages:
-                found = page_rows
-                await _send_rows(response, page_rows, month)
+            await _send(response, _lines_csv(found, month, header=True))
+            async for answer in pages:
+                found = answer
+                await _send(response, _lines_csv(answer, month, header=False))
             if getattr(found, "more", None) is not None:
-                # There are more runs than one file has.
+                # There are more lines than one file has.
                 connection.drop()
         except (ConnectionError, TimeoutError, SlicewiseError):
             # Without an end the browser knows that the file is not whole.
@@ -468,13 +468,15 @@ class WebServer:
             return False
         return isinstance(whoami_answer, WhoamiAnswer) and whoami_answer.is_operator
 
-    def _found(self, visit: Visit, path: str) -> tuple[Page, PagePlace]:
+    def _found(self, visit: Visit, session: Session, suffix: str = "") -> tuple[Page, PagePlace]:
+        path = visit.path.removeprefix("/live").removesuffix(suffix)
         for page in PAGES:
             if (words := page.match(path)) is not None:
                 decoded = {name: unquote(word) for name, word in words.items()}
                 if "tenant" in decoded:
                     decoded["tenant"] = account_name(decoded["tenant"])
-                return page, PagePlace(path, decoded, visit.query, wall_s(), self._site_zone)
+                now_s, zone = wall_s(), self._site_zone
+                return page, PagePlace(path, decoded, visit.query, now_s, zone, session.user)
         raise _no_page()
 
     async def _answers(self, asks: Mapping[str, Request], user: str) -> "Answers":
@@ -551,7 +553,7 @@ class WebServer:
 
     async def _live(self, visit: Visit, connection: Connection) -> web.StreamResponse:
         session = await self._require_login(visit, connection)
-        page, place = self._found(visit, visit.path.removeprefix("/live"))
+        page, place = self._found(visit, session)
         if not page.is_live:
             raise _no_page()
         key = FeedKey(session.user, visit.request.raw_path, visit.zone)
@@ -696,10 +698,15 @@ def _event(html: str) -> bytes:
     return f"{lines}\n".encode()
 
 
-async def _send_rows(response: web.StreamResponse, answer: Answer, month: Month) -> None:
-    assert isinstance(answer, StatementAnswer)  # noqa: S101 -- it is what was asked for
-    rows = part(answer.rows, month.start_s, month.end_s)
-    await _send(response, runs_csv(rows, answer.now_s, header=False))
+def _lines_csv(answer: Answer, month: Month, *, header: bool) -> str:
+    match answer:
+        case StatementAnswer():
+            rows = part(answer.rows, month.start_s, month.end_s)
+            return runs_csv(rows, answer.now_s, header=header)
+        case TokenUsageAnswer():
+            lines = (line.model_dump() for line in answer.lines)
+            return csv_text(lines, TokenLine.model_fields, header=header)
+    raise TypeError(type(answer))
 
 
 async def _send(response: web.StreamResponse, text: str) -> None:

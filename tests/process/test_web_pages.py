@@ -354,6 +354,24 @@ async def test_a_head_of_the_csv_has_its_name_and_no_rows(site: Site):
         assert "statement-2026-11.csv" in found.headers["Content-Disposition"]
 
 
+async def test_usage_is_shown_and_has_its_lines_as_csv(site: Site):
+    status, text = await site.get("/usage?month=2026-11")
+    assert status == 200
+    assert all(words in text for words in ("Your keys", "By model", "By day", "By key"))
+    async with site.browser.get(f"{site.address}/usage.csv?month=2026-11&by=service") as found:
+        assert found.headers["Content-Disposition"] == 'attachment; filename="usage-2026-11.csv"'
+        rows = list(csv.DictReader(io.StringIO(await found.text())))
+    assert len(rows) == site.made.count
+    assert (rows[0]["requests"], rows[0]["first_token_ms"]) == ("31", "180.4")
+
+
+async def test_who_has_no_key_and_asked_nothing_is_told_so(site: Site):
+    site.made.count = 0
+    _, text = await site.get("/usage?month=2026-10")
+    assert "You have no key." in text
+    assert "No request of yours ended in 2026-10." in text
+
+
 async def test_other_pages_have_no_csv(site: Site):
     assert (await site.get("/cluster.csv"))[0] == 404
     assert (await site.get("/nothing.csv"))[0] == 404

@@ -31,6 +31,8 @@ from slicewise.cluster.rpc.journal_messages import (
     RebalancesAnswer,
     RepartitionsAnswer,
 )
+from slicewise.cluster.rpc.key_messages import KeysAnswer, KeyView
+from slicewise.cluster.rpc.limit_messages import LimitsAnswer
 from slicewise.cluster.rpc.message import Answer, Request
 from slicewise.cluster.rpc.overview_messages import (
     AttentionItem,
@@ -54,6 +56,7 @@ from slicewise.cluster.rpc.read_messages import (
 from slicewise.cluster.rpc.web_messages import WhoamiAnswer
 from slicewise.slurm_plugin.common.explain_requests import QuotaPlanAnswer
 from slicewise.slurm_plugin.common.ledger_requests import StatementAnswer, TenantsAnswer
+from slicewise.slurm_plugin.common.usage_requests import TokenLine, TokenUsageAnswer
 from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus, TenantInTree
 from slicewise.slurm_plugin.rules.explain.change_report import (
     ChangeReport,
@@ -477,6 +480,56 @@ class Answers:
         if last < self.count * 4:
             more = {"tenant": "x", "start_s": 0, "job_id": last - 1, "now_s": NOW_S}
         return StatementAnswer.model_validate({"now_s": NOW_S, "rows": tuple(rows), "more": more})
+
+    def keylist(self, _: Request) -> KeysAnswer:
+        keys = tuple(
+            KeyView(
+                key_id=f"{number:012x}",
+                tenant=self.name(number % self.count),
+                name=("laptop", "notebook", "ci")[number % 3],
+                created_by="alice",
+                person="alice",
+                created_s=NOW_S - (1 + number) * DAY_S,
+                service=("", "chat")[number % 2],
+                expires_s=NOW_S + DAY_S * (number - 1) if number % 3 else None,
+                used_s=NOW_S - HOUR_S if number else None,
+            )
+            for number in range(self.count)
+        )
+        return KeysAnswer(keys=keys)
+
+    def limits(self, _: Request) -> LimitsAnswer:
+        tenant = {"tenant": self.name(0), "limits": {"tokens_per_month": 200_000_000}}
+        person = {"tenant": self.name(0), "person": "alice", "limits": {"concurrent": 8}}
+        models = {"models": ["vision/chat"], "requests_per_minute": 60}
+        key = {"tenant": self.name(0), "key_id": f"{0:012x}", "limits": models}
+        return LimitsAnswer.model_validate({"limits": (tenant, person, key)})
+
+    def tokenusage(self, request: Any) -> TokenUsageAnswer:
+        about = {
+            "day": [{"day": f"2026-11-{1 + number % 27:02}"} for number in range(self.count)],
+            "service": [
+                {"service": f"{self.name(number)}/chat{self.extra}"} for number in range(self.count)
+            ],
+        }.get(
+            request.by,
+            [
+                {"tenant": self.name(number), "person": "alice", "key_id": f"{number:012x}"}
+                for number in range(self.count)
+            ],
+        )
+        lines = tuple(
+            TokenLine(
+                **words,
+                requests=31 * (1 + number),
+                prompt_tokens=123_456 * (1 + number),
+                cached_prompt_tokens=23_456 * number,
+                output_tokens=7_890 * (1 + number),
+                first_token_ms=180.4 + number if number % 4 != 3 else None,
+            )
+            for number, words in enumerate(about)
+        )
+        return TokenUsageAnswer(lines=lines)
 
     def quotaplan(self, _: Request) -> QuotaPlanAnswer:
         def side(nominal: int) -> TenantSide:

@@ -1,5 +1,7 @@
 """Tests the registry of pages: addresses, what each asks, links."""
 
+from dataclasses import replace
+
 import pytest
 from stand_ins.web_answers import NOW_S
 
@@ -8,6 +10,7 @@ from slicewise.cluster.rpc.message import requests
 from slicewise.cluster.rpc.overview_messages import QueueRequest
 from slicewise.slurm_plugin.common.explain_requests import QuotaPlanRequest
 from slicewise.slurm_plugin.common.ledger_requests import TenantsRequest
+from slicewise.slurm_plugin.common.usage_requests import TokenUsageRequest
 from slicewise.slurm_plugin.page.assets import TEMPLATES
 from slicewise.slurm_plugin.page.pages import PAGES, Page, PagePlace
 
@@ -65,6 +68,26 @@ def test_a_form_s_text_is_asked_as_it_is():
 def test_the_tree_is_asked_for_where_tenants_are_shown():
     (page,) = (one for one in PAGES if one.pattern == "/tenants")
     assert page.asks(place()) == {"tree": TenantsRequest()}
+
+
+def test_usage_is_one_s_own_unless_all_that_one_may_see_is_chosen():
+    (page,) = (one for one in PAGES if one.pattern == "/usage")
+    assert page.csv_asks is not None
+    for query, person, by in (
+        ({}, "alice", "day"),
+        ({"by": "key"}, "alice", "key"),
+        ({"whose": "all", "by": "nonsense"}, None, "day"),
+        ({"whose": "bob"}, "alice", "day"),
+    ):
+        here = replace(place("/usage", month="2026-11", **query), user="alice")
+        lines = page.csv_asks(here)
+        assert isinstance(lines, TokenUsageRequest)
+        assert (lines.person, lines.by) == (person, by)
+        assert (lines.since_s, lines.until_s) == (1_793_491_200, 1_796_083_200)
+        sums = [one for one in page.asks(here).values() if isinstance(one, TokenUsageRequest)]
+        assert [(one.person, one.by) for one in sums] == [
+            (person, about) for about in ("service", "day", "key")
+        ]
 
 
 def test_a_link_keeps_what_was_chosen_and_begins_at_the_first_page():
