@@ -649,7 +649,8 @@ class Code(StrEnum):
         key create TENANT` makes one; it holds within 5 s.
         """)
     GATEWAY_KEY_SERVICE = ("SW-GATEWAY-KEY-SERVICE", Area.CLIENTS, ExitCode.FAILED, """
-        403, PERMISSION_DENIED: the API key opens another service of its tenant.
+        403, PERMISSION_DENIED: the API key opens another service of its tenant, or the models that
+        its tenant, its person or the key is limited to don't have this one.
 
         Use a key of that service, or of the tenant: `slicewise key list`.
         """)

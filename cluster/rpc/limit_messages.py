@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from slicewise.cluster.language.persons import PERSON_PATTERN
 from slicewise.cluster.rpc.message import (
     NO_CONTROLS,
     Answer,
@@ -79,7 +80,7 @@ class LimitChangeRequest(Request, Asks[DoneAnswer], post="limit-change"):
     """
 
     tenant: TenantText | None = None
-    person: str = Field("", max_length=128, pattern=NO_CONTROLS)
+    person: str = Field("", pattern=rf"^$|{PERSON_PATTERN}")
     key_id: str = Field("", max_length=32, pattern=NO_CONTROLS)
     limits: RequestLimits = RequestLimits()
     is_exact: bool | None = None

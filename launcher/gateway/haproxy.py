@@ -46,6 +46,7 @@ from slicewise.launcher.gateway.runtime_api import (
     glance_questions,
     idle_questions,
     key_entry,
+    limit_entries,
     map_text,
     old_workers,
     parse,
@@ -218,7 +219,9 @@ class HaproxyRuntime:
         asked = dict.fromkeys({*grants.protected, TOLD_KEY}, "yes")
         keys = {sha256: key_entry(key) for sha256, key in grants.keys.items()}
         # In this order no request with a valid key is refused in between.
-        wanted = {self._maps.keys: keys, self._maps.protected: asked}
+        limits = limit_entries(grants.limits)
+        told = {self._maps.limits: limits, self._maps.keys: keys}
+        wanted = {**told, self._maps.protected: asked}
         unwritten: OSError | None = None
         for path, entries in wanted.items():
             try:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from slicewise.cluster.rpc.key_messages import KeyGrant
+from slicewise.cluster.rpc.limit_messages import SubjectLimits
 from slicewise.cluster.settings.gateway import GatewaySettings
 from slicewise.launcher.gateway.pem import pem
 from slicewise.launcher.rules.engines.registry import ENGINES
@@ -61,6 +62,9 @@ _OWN_FILES = 256
 """Open files that HAProxy 2.6 wants at its start, beside one for the checks of each server line."""
 _MOST_FILES = re.compile(r"^    fd-hard-limit (\d+)$", re.MULTILINE)
 _CHECKED = re.compile(r"^ +server .* check ", re.MULTILINE)
+_SUBJECT = re.compile(r"[tpk]:[A-Za-z0-9_./@+-]{1,200}")
+_UNLIMITED = 2**31 - 1
+"""A number that no count of requests reaches."""
 VACANT = Server("", 0, ServerMode.MAINT, up=False, in_flight=0, queued=0)
 """A server that a glance shows only as being in maintenance."""
 _NOBODY_S_PORT = 1
@@ -153,6 +157,11 @@ class Maps:
         return self.directory / "protected.map"
 
     @cached_property
+    def limits(self) -> Path:
+        """Map of limits, by tenant (``t:``), person in one (``p:``) and key (``k:``); see below."""
+        return self.directory / "limits.map"
+
+    @cached_property
     def replicas(self) -> Path:
         """Map of digests of the certificates that servers expect, by ``BACKEND/rN``."""
         return self.directory / "replicas.map"
@@ -173,7 +182,7 @@ class Maps:
         told = (self.services, self.closing, self.retry_after, self.in_time, self.failing)
         asked = (self.deadlines, self.retry_once, self.sequences, self.asked)
         counted = (self.used, self.failed_calls, self.tenants, self.adapters)
-        return (*told, *asked, self.keys, self.protected, self.replicas, *counted)
+        return (*told, *asked, self.keys, self.protected, self.limits, self.replicas, *counted)
 
     def certificate(self, server: str) -> Path:
         """Return the file by which HAProxy names the certificate that ``BACKEND/rN`` expects.
@@ -309,6 +318,32 @@ def entry_commands(
         ),
         *(f"del map {path} {key}" for key in sorted(shown.keys() - wanted.keys())),
     )
+
+
+def limit_entries(limits: Iterable[SubjectLimits]) -> Mapping[str, str]:
+    """Return the entries of the map of limits that hold at each request.
+
+    A subject's value is ``CONCURRENT,REQUESTS_PER_MINUTE,MODELS``: of models ``m`` if only those
+    may be asked that have an entry ``SUBJECT=OWNER/NAME``. A subject with a name that can be none
+    is left out.
+    """
+    entries = {}
+    for subject in limits:
+        held = subject.limits
+        if (held.concurrent, held.requests_per_minute, held.models) == (None, None, None):
+            continue
+        name = f"t:{subject.tenant}"
+        if subject.person:
+            name = f"p:{subject.tenant}/{subject.person}"
+        elif subject.key_id:
+            name = f"k:{subject.key_id}"
+        if not _SUBJECT.fullmatch(name):
+            continue
+        counts = (held.concurrent, held.requests_per_minute)
+        most = [str(_UNLIMITED if count is None else count) for count in counts]
+        entries[name] = ",".join((*most, "-" if held.models is None else "m"))
+        entries |= {f"{name}={model}": "yes" for model in held.models or ()}
+    return entries
 
 
 def key_entry(key: KeyGrant) -> str:

@@ -63,6 +63,12 @@ OPENAI, USAGE_SCRIPT = "openai.lua", "usage.lua"
 RATE_MAP, CONCURRENT_MAP = "rate.map", "concurrent.map"
 _SAFE_PATH = re.compile(r"/[A-Za-z0-9_./@+-]*")
 _NO_LIMIT = 1_000_000_000
+_LIMITED = (
+    ("tenant", "t", "t:%[var(txn.payer)]"),
+    ("person", "p", "p:%[var(txn.payer)]/%[var(txn.person)]"),
+    ("key", "k", "k:%[var(txn.key_id)]"),
+)
+"""Whose limits a request comes under: name, letter for variables, key in the map of limits."""
 _FILES_FOR_CLIENT, _FILES_FOR_REQUEST = 4, 5
 """Of so many open files that server lines leave one client may be connected, and one request on its
 way. A connection takes one and a request three more: both ends of HAProxy's own connection, and
@@ -288,6 +294,7 @@ def gateway_files(
         "rate_map": settings.directory / RATE_MAP,
         "concurrent_map": settings.directory / CONCURRENT_MAP,
         "no_limit": _NO_LIMIT,
+        "limited": _LIMITED,
         "complete_key": COMPLETE_KEY,
         "told_key": TOLD_KEY,
         "tenant_name": _TENANT_NAME,

@@ -31,6 +31,7 @@ from waiting import PATIENCE_S
 from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.language.service import tenant_of
 from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyGrant
+from slicewise.cluster.rpc.limit_messages import SubjectLimits
 from slicewise.cluster.settings.gateway import GatewaySettings
 from slicewise.launcher.gateway.haproxy import (
     HaproxyRuntime,
@@ -336,7 +337,10 @@ class Harness:
         return load_of((await self.runtime.observe()).backend_of("t/a"))
 
     async def set_keys(
-        self, opens: Mapping[str, str | KeyGrant], protected: Iterable[str] = ()
+        self,
+        opens: Mapping[str, str | KeyGrant],
+        protected: Iterable[str] = (),
+        limits: tuple[SubjectLimits, ...] = (),
     ) -> None:
         """Let these keys in, by SHA-256: mostly it is enough what each opens."""
         keys = {
@@ -346,7 +350,9 @@ class Harness:
             for key, grant in opens.items()
         }
         closed = {*protected, *(tenant_of(key.opens) for key in keys.values())}
-        await self.runtime.set_grants(GrantsAnswer(keys=keys, protected=tuple(closed)))
+        await self.runtime.set_grants(
+            GrantsAnswer(keys=keys, protected=tuple(closed), limits=limits)
+        )
 
     async def has_counted(self, wanted: Mapping[int, tuple[int, int]]) -> bool:
         """Whether those are the answers and errors of the replicas that have answered, by port."""

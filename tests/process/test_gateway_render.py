@@ -61,6 +61,7 @@ def test_render_writes_all_files_and_names_the_configuration(directory: Path):
         "identity.pem",
         "in_time.map",
         "keys.map",
+        "limits.map",
         "openai.lua",
         "protected.map",
         "rate.map",

@@ -240,7 +240,7 @@ def test_llama_cpp_gets_each_request_on_a_connection_of_its_own_without_what_out
         for lines in text.split("\nbackend ")
         if "\n    option http-server-close\n" in lines
     }
-    own = {"once", "once-grpc", "retry-once"}
+    own = {"once", "once-grpc", "retry-once", "limited", "limited-grpc"}
     assert closing == {"llamacpp1", "llamacpp2"} | own
     dropped = re.findall(r"http-request del-header (\S+) if of_(\w+)", text)
     assert [one for one, pool in dropped if pool == "llamacpp"] == ["x-conversation-id"]
@@ -288,7 +288,8 @@ def test_refused_questions_of_statistics_count_as_their_host_s_refusals():
 def test_limits_are_rendered_only_if_there_are_any():
     unlimited = {"limits": {"requests_per_s": 0, "concurrent": 0, "connections_per_host": 0}}
     files = gateway_files(GatewaySettings.model_validate(unlimited))
-    assert not {"track-sc0", "track-sc2"} & set(files["haproxy.cfg"].split())
+    clients, _, _ = files["haproxy.cfg"].partition("frontend limits")
+    assert not {"track-sc0", "track-sc2"} & set(clients.split())
     limits = {"concurrent": 50, "tenants": {"vision": {"requests_per_s": 5}}}
     files = gateway_files(GatewaySettings.model_validate({"limits": limits}))
     assert 'concurrent.map",50)' in files["haproxy.cfg"]
