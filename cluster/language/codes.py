@@ -660,14 +660,17 @@ class Code(StrEnum):
         Use a key of the tenant in the address.
         """)
     GATEWAY_RATE = ("SW-GATEWAY-RATE", Area.CLIENTS, ExitCode.FAILED, """
-        429 with Retry-After, RESOURCE_EXHAUSTED: too many requests a second for the tenant.
+        429 with Retry-After, RESOURCE_EXHAUSTED: too many requests a second for the tenant, or a
+        minute for the tenant, the person or the key, as the message says.
 
-        Send slower. Operator: `[gateway.limits]`.
+        Send slower. Your limits: `slicewise key limits`. Operator: `[gateway.limits]`.
         """)
     GATEWAY_CONCURRENT = ("SW-GATEWAY-CONCURRENT", Area.CLIENTS, ExitCode.FAILED, """
-        429 with Retry-After, RESOURCE_EXHAUSTED: too many requests of the tenant are open.
+        429 with Retry-After, RESOURCE_EXHAUSTED: too many requests of the tenant, the person or the
+        key are open, as the message says.
 
-        Wait for answers before sending more. Operator: `[gateway.limits]`.
+        Wait for answers before sending more. Your limits: `slicewise key limits`. Operator:
+        `[gateway.limits]`.
         """)
     GATEWAY_FAILING = ("SW-GATEWAY-FAILING", Area.CLIENTS, ExitCode.FAILED, """
         503 with Retry-After: three starts in a row failed, or the budget lets no replica start; the

@@ -1,8 +1,10 @@
 """Tests which users may see and do what, from this host and others."""
 
+import json
 import pwd
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -433,6 +435,65 @@ async def test_limits_are_set_by_operators_and_of_a_key_by_its_person(asked: Ask
     told = await asked.as_user(LAUNCHER, op="key-grants")
     assert isinstance(told, GrantsAnswer)
     assert len(told.limits) == 3
+
+
+CAROL = 61098
+OF_OTHERS = {
+    "key-revoke": {"key_id": "a" * 12},
+    "limit-change": {"key_id": "a" * 12, "limits": {"concurrent": 1}},
+    "key-create": {"tenant": "vision", "name": "x", "sha256": "e" * 64, "person": "alice"},
+}
+
+
+@pytest.mark.parametrize("op", OF_OTHERS)
+@pytest.mark.parametrize("uid", [CAROL, BOB, LAUNCHER])
+async def test_nobody_does_anything_by_or_to_the_key_of_another(
+    asked: Asking, uid: int, op: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Not a colleague in the tenant, not another tenant's member, not the launcher."""
+    monkeypatch.setitem(NAMES, CAROL, "carol")
+    both = {uid: {"vision": frozenset[str]()} for uid in (ALICE, CAROL)}
+    asked.cluster_state.set_accounts({**both, BOB: {"nlp": frozenset()}})
+    asked.cluster_state.set_members(
+        {"alice": frozenset({"vision"}), "carol": frozenset({"vision"})}
+    )
+    await asked.as_user(ALICE, **KEY, key_id="a" * 12)
+    await asked.as_user(ROOT, op="limit-change", key_id="a" * 12, limits={"concurrent": 7})
+    await asked.as_user(ROOT, op="limit-change", tenant="vision", person="alice", lifted=["models"])
+    before = await asked.as_user(LAUNCHER, op="key-grants")
+    fields = dict(OF_OTHERS[op])
+    if op == "key-create":
+        fields["key_id"] = "e" * 12
+    refusal = await asked.code(uid, op, **fields)
+    assert refusal in {"SW-NAME-UNKNOWN", "SW-FORBIDDEN", "SW-TENANT-UNKNOWN"}
+    # The same words for a key that there is not: ids can't be guessed by that.
+    if "key_id" in OF_OTHERS[op]:
+        assert refusal == await asked.code(uid, op, **{**fields, "key_id": "0" * 12})
+    assert await asked.as_user(LAUNCHER, op="key-grants") == before
+    keys, limits = await asked.as_user(uid, op="keys"), await asked.as_user(uid, op="limits")
+    assert "alice" not in keys.model_dump_json() + limits.model_dump_json()
+    assert "a" * 12 not in keys.model_dump_json() + limits.model_dump_json()
+
+
+CHANGES: dict[str, dict[str, object]] = {
+    "key-revoke": {"key_id": "a" * 12},
+    "key-create": {"tenant": "vision", "name": "x", "sha256": "e" * 64, "key_id": "e" * 12},
+    "key-open": {"tenant": "vision"},
+    "key-require": {"tenant": "vision", "from_s": 5},
+    "limit-change": {"key_id": "a" * 12, "limits": {"concurrent": 1}},
+}
+
+
+@pytest.mark.parametrize("op", CHANGES)
+async def test_the_page_changes_no_key_and_no_limit(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch, op: str
+):
+    as_user = acting(asked, monkeypatch)
+    body = json.dumps(CHANGES[op]).encode()
+    with pytest.raises(SlicewiseError, match="SW-FORBIDDEN|SW-WIRE"):
+        await asked.routes.answer(replace(as_user(WEB, "alice", op), method="POST", body=body))
+    for read in ("keys", "limits"):
+        await asked.routes.answer(as_user(WEB, "alice", read))
 
 
 def test_a_change_of_limits_leaves_the_others_as_they_are():
