@@ -116,7 +116,8 @@ CREATE INDEX ix_engine_counters_seen ON slicewise.engine_counters (cluster, seen
 COMMENT ON TABLE slicewise.engine_counters
     IS 'What the engine of each run has counted since its start, as last seen. Overwritten.';
 
--- As cluster/language/meters.py declares them; ``use_tokens`` says what a record has of each.
+-- As cluster/language/meters.py declares them; ``use_tokens`` says in this order what a record has of
+-- each.
 CREATE FUNCTION slicewise.usage_meters() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
     SELECT ARRAY['prompt-tokens', 'cached-prompt-tokens', 'output-tokens', 'requests'];
 $$;
@@ -217,7 +218,7 @@ BEGIN
        AND (a.tenant, a.person, a.key_id) = (p.payer, p.person, p.key_id);
 END $$;
 
--- The accounts, and the one run, of each of these tenants on each meter of usage.
+-- The accounts of each of these tenants on each meter of usage.
 CREATE FUNCTION slicewise.open_usage(of_cluster text, payers text[]) RETURNS void LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
 AS $$
@@ -227,8 +228,6 @@ BEGIN
     SELECT array_agg(p.payer ORDER BY p.payer) INTO missing FROM unnest(payers) AS p (payer)
      WHERE cardinality(slicewise.usage_meters()) <> (
            SELECT count(*) FROM slicewise.accounts a
-             JOIN slicewise.runs r ON r.cluster = a.cluster AND r.meter = a.meter
-                  AND r.job_id = a.id AND r.start_s = 0
             WHERE a.cluster = of_cluster AND a.tenant = p.payer AND a.kind = 'used'
               AND a.meter = ANY (slicewise.usage_meters()));
     IF missing IS NULL THEN
@@ -241,14 +240,6 @@ BEGIN
      CROSS JOIN (VALUES ('available'), ('used')) AS k (kind)
      ORDER BY 2, 3, 4
         ON CONFLICT DO NOTHING;
-    INSERT INTO slicewise.runs (cluster, meter, job_id, start_s, tenant, user_name, task, gres,
-                                cost_millislices)
-    SELECT a.cluster, a.meter, a.id, 0, a.tenant, '-', 'usage', '{}', 0
-      FROM slicewise.accounts a
-     WHERE a.cluster = of_cluster AND a.tenant = ANY (missing) AND a.kind = 'used'
-       AND a.meter = ANY (slicewise.usage_meters())
-     ORDER BY a.id
-        ON CONFLICT DO NOTHING;
 END $$;
 
 -- It does what the trigger on transfers does, as ``book`` does: its accounts are right by its joins.
@@ -259,24 +250,31 @@ AS $$
 DECLARE
     used slicewise.transfers[];
 BEGIN
-    SELECT array_agg(ROW(NULL, r.id, NULL, 'use', a.id, u.id, s.amount, s.until_s, NULL, NULL)
+    SELECT array_agg(ROW(NULL, NULL, NULL, 'use', a.id, u.id, s.amount, s.until_s, NULL, NULL)
                      ::slicewise.transfers)
       INTO used
-      FROM (SELECT f.payer, max(f.end_ms) / 1000 AS until_s, count(*) AS requests,
-                   sum(f.prompt_tokens) AS prompts, sum(f.cached_prompt_tokens) AS cached,
-                   sum(f.output_tokens) AS outputs
+      FROM (SELECT f.payer, max(f.end_ms) / 1000 AS until_s,
+                   ARRAY[sum(f.prompt_tokens), sum(f.cached_prompt_tokens), sum(f.output_tokens),
+                         count(*)]::bigint[] AS amounts
               FROM unnest(fresh) AS f GROUP BY f.payer) AS of_payer
-     CROSS JOIN LATERAL (VALUES ('prompt-tokens', prompts), ('cached-prompt-tokens', cached),
-                                ('output-tokens', outputs), ('requests', requests))
-                        AS s0 (meter, amount)
-     CROSS JOIN LATERAL (SELECT s0.meter, s0.amount::bigint AS amount, of_payer.until_s) AS s
+     CROSS JOIN LATERAL (
+           SELECT x.meter, x.amount, of_payer.until_s
+             FROM unnest(slicewise.usage_meters(), of_payer.amounts) AS x (meter, amount)
+            WHERE x.amount > 0) AS s
       JOIN slicewise.accounts u ON u.cluster = of_cluster AND u.tenant = of_payer.payer
            AND u.meter = s.meter AND u.kind = 'used'
       JOIN slicewise.accounts a ON a.cluster = of_cluster AND a.tenant = of_payer.payer
-           AND a.meter = s.meter AND a.kind = 'available'
-      JOIN slicewise.runs r ON r.cluster = of_cluster AND r.meter = s.meter AND r.job_id = u.id
-           AND r.start_s = 0
-     WHERE s.amount > 0;
+           AND a.meter = s.meter AND a.kind = 'available';
+    -- A run's number is that of the account, which no other has.
+    INSERT INTO slicewise.runs (cluster, meter, job_id, start_s, tenant, user_name, task, gres,
+                                cost_millislices)
+    SELECT u.cluster, u.meter, u.id, 0, u.tenant, '-', 'usage', '{}', 0
+      FROM unnest(used) AS t JOIN slicewise.accounts u ON u.id = t.credit_account_id
+     WHERE NOT EXISTS (SELECT FROM slicewise.runs r
+                        WHERE (r.cluster, r.meter, r.job_id, r.start_s)
+                              = (u.cluster, u.meter, u.id, 0))
+     ORDER BY u.id
+        ON CONFLICT DO NOTHING;
 
     -- Who has the balances may number their run's transfers.
     PERFORM FROM slicewise.balances b
@@ -286,10 +284,14 @@ BEGIN
     PERFORM set_config('slicewise.booking', 'on', true);
     INSERT INTO slicewise.transfers
            (run_id, number, kind, debit_account_id, credit_account_id, amount, until_s)
-    SELECT t.run_id, 1 + coalesce((SELECT max(b.number) FROM slicewise.transfers b
-                                    WHERE b.run_id = t.run_id), 0),
+    SELECT r.id, 1 + coalesce((SELECT max(b.number) FROM slicewise.transfers b
+                                WHERE b.run_id = r.id), 0),
            t.kind, t.debit_account_id, t.credit_account_id, t.amount, t.until_s
-      FROM unnest(used) AS t ORDER BY t.debit_account_id;
+      FROM unnest(used) AS t
+      JOIN slicewise.accounts u ON u.id = t.credit_account_id
+      JOIN slicewise.runs r ON r.cluster = u.cluster AND r.meter = u.meter AND r.job_id = u.id
+           AND r.start_s = 0
+     ORDER BY t.debit_account_id;
     PERFORM set_config('slicewise.booking', 'off', true);
     UPDATE slicewise.balances b SET debits = b.debits + t.amount
       FROM unnest(used) AS t WHERE b.account_id = t.debit_account_id;

@@ -305,3 +305,14 @@ def test_a_replay_lowers_no_allowance_twice(ledger: Ledger):
 
 def test_a_subject_without_limits_of_tokens_has_no_allowance(ledger: Ledger):
     assert ledger.allowances.give("one", [], [limited(RequestLimits(concurrent=3))], AT) == ()
+
+
+def test_the_database_has_the_meters_that_are_declared(ledger: Ledger, database: str):
+    assert rows(database, "SELECT slicewise.usage_meters()") == [([meter.name for meter in USAGE],)]
+
+
+def test_a_meter_on_which_nothing_was_used_has_no_run(ledger: Ledger, database: str):
+    nothing = {"prompt_tokens": 0, "cached_prompt_tokens": 0, "output_tokens": 0}
+    post(ledger, "b", [a_record(0, **nothing, outcome="failed")])
+    assert rows(database, "SELECT meter FROM slicewise.runs") == [("requests",)]
+    assert is_sound(ledger)
