@@ -57,6 +57,14 @@ def test_a_picture_is_exactly_as_large_as_the_terminal(view, size):
         assert max(map(len, found)) <= size[0]
 
 
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_before_quotas_are_enforced_the_title_says_what_they_bound(mode):
+    told = answer().model_copy(update={"mode": mode})
+    assert lines(told, TopState("tenants"))[0].startswith(
+        f"lab   mode {mode}: quotas bound services alone   seen 2 s ago"
+    )
+
+
 @pytest.mark.parametrize(
     ("view", "words"),
     [

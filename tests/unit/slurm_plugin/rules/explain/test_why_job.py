@@ -596,6 +596,16 @@ def undecided(**more: object) -> WhyAnswer:
     return asked("9", sight(waits, tenants=(VISION,), **more))
 
 
+def test_a_service_that_got_no_tag_says_why():
+    """Outside enforce; its user holds it, and nothing of it is Slicewise's."""
+    why = Refusal("SW-SERVICE-EXISTS", "Another user has it.", "Choose another name.")
+    waits = job(9, "JobHeldUser", held=True, admin_comment="")
+    told = asked("9", sight(waits, tenants=(VISION,), refusals={9: why}))
+    assert "says that it is a service, and Slicewise refuses it" in told.headline
+    assert told.sentences == ("Another user has it. [SW-SERVICE-EXISTS]",)
+    assert told.hints[0] == "Choose another name."
+
+
 def test_what_nobody_has_decided_about_says_so():
     assert "has not decided" in undecided().headline
     why = Refusal("SW-NEED-TOO-LARGE", "No GPU type fits.", "Ask for less.")
