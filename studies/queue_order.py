@@ -23,7 +23,7 @@ from benchmarks.machine import machine
 from slicewise.launcher.rules.gateway.fair_queue import (
     FairQueue,
     Position,
-    Use,
+    SubjectUse,
     tokens_of,
     with_pace,
     with_uses,
@@ -116,7 +116,7 @@ class Service:
     free: int = PLACES
     waiting: list[tuple[float, int, Request]] = field(default_factory=list)
     here: Counter[str] = field(default_factory=Counter)
-    uses: dict[str, Use] = field(default_factory=dict)
+    uses: dict[str, SubjectUse] = field(default_factory=dict)
     queue: FairQueue = field(default_factory=FairQueue)
     turn_ms: float = -inf
     counters_ms: dict[str, float] = field(default_factory=dict)
@@ -164,11 +164,13 @@ class Service:
         now_ms = 1000 * self.now_s
         if not self.fair:
             return now_ms
-        unknown, known = tokens_of(self.queue, self.weights)
-        turn_ms = self.turn_ms if self.turn_ms >= now_ms - BACK_MS else now_ms
+        others, tokens = tokens_of(self.queue, self.weights)
+        if self.turn_ms < now_ms - BACK_MS:
+            self.turn_ms = now_ms
+        turn_ms = self.turn_ms
         key_ms = max(turn_ms, self.counters_ms.get(name, -inf))
         pace = self.queue.pace
-        step_ms = known.get(name, unknown) * (pace.before if key_ms < pace.from_ms else pace.then)
+        step_ms = tokens.get(name, others) * (pace.before if key_ms < pace.from_ms else pace.then)
         key_ms = min(key_ms, turn_ms + 2 * self.here[name] * step_ms, now_ms + FAR_MS)
         self.counters_ms[name] = key_ms + step_ms
         return key_ms
@@ -185,8 +187,8 @@ class Service:
         name = request.payer.name
         self.free += 1
         self.here[name] -= 1
-        used = self.uses.get(name, Use(0, 0.0))
-        self.uses[name] = Use(used.requests + 1, used.tokens + request.tokens)
+        used = self.uses.get(name, SubjectUse(0, 0.0))
+        self.uses[name] = SubjectUse(used.requests + 1, used.tokens + request.tokens)
         if request.payer.clients:
             self._ask(request.payer)
         self._begin()

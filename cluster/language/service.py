@@ -38,6 +38,7 @@ from slicewise.cluster.language.environment import ENVIRONMENT, Environment, enc
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.job_class import JobClass
 from slicewise.cluster.language.replica_shape import ReplicaShape
+from slicewise.cluster.language.weights import WEIGHTS, Weights, weights_text
 
 DIRECTIVE = "#SLICEWISE"
 MAX_SLOTS = 256
@@ -306,6 +307,15 @@ class ServiceSpec(BaseModel):
         description='Tenants that may ask it beside its owner, each with all below it: ["vision"]; '
         '"*": all. Unset: its owner alone. The owner\'s quota runs it.',
     )
+    fair: Literal["tenants", "persons"] | None = Field(
+        None,
+        description="Who is served next while requests wait: of these, the one that has used least "
+        "of its share. Unset: tenants, if it has an audience; else in the order of arrival.",
+    )
+    weights: Weights = Field(
+        (),
+        description="Shares of those tenants or persons: { physics = 2 }. All others have 1.",
+    )
     readiness: Literal["inference", "model"] = Field(
         "inference",
         description="When a replica is ready: inference, once its model has answered a made-up "
@@ -395,11 +405,18 @@ class ServiceSpec(BaseModel):
         """``gives_back_s`` of the service's lease."""
         return gives_back_s(self.lease_s)
 
+    @property
+    def fair_among(self) -> Literal["tenants", "persons"] | None:
+        """Between whom its queue is fair; None: it is in the order of arrival."""
+        return self.fair or ("tenants" if self.audience else None)
+
     def values(self) -> Mapping[str, str]:
         """Every key that is set, with its value as text, as directives have it."""
         tables = {"environment": self.environment, "adapters": self.adapters}
-        dumped = self.model_dump(exclude_none=True, exclude=set(tables))
+        dumped = self.model_dump(exclude_none=True, exclude={*tables, "weights"})
         values = {key: _plain(value) for key, value in dumped.items()}
+        if self.weights:
+            values["weights"] = weights_text(self.weights)
         return values | {key: encoded(pairs) for key, pairs in tables.items() if pairs}
 
     def directives(self) -> tuple[str, ...]:
@@ -568,17 +585,20 @@ def values_of(directives: Mapping[str, str]) -> Mapping[str, str]:
         return directives
 
 
+_GATEWAY_S = frozenset({"audience", "fair", "weights"})
+
+
 def can_follow(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
     """Whether replicas with the directives ``before`` need no successors with those of ``after``.
 
-    They don't if only the audience has changed, which the gateway minds. They load and unload
-    adapters, if nothing else has changed and their servers were started for adapters.
+    They don't if only what the gateway minds has changed: the audience, and its shares. They load
+    and unload adapters, if nothing else has changed and their servers were started for adapters.
     """
     old, new = values_of(before), values_of(after)
     differ = {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
     if adapters_of(before):
-        return differ <= {"adapters", "audience"}
-    return differ == {"audience"}
+        return differ <= _GATEWAY_S | {"adapters"}
+    return bool(differ) and differ <= _GATEWAY_S
 
 
 def spec_of_directives(values: Mapping[str, str]) -> ServiceSpec:
@@ -675,6 +695,7 @@ _TEXTS = {
     "environment": ENVIRONMENT,
     "adapters": ADAPTERS,
     "audience": AUDIENCE,
+    "weights": WEIGHTS,
 }
 
 

@@ -65,6 +65,8 @@ from slicewise.launcher.gateway.streams import (
     key_ages_s,
     without_key,
 )
+from slicewise.launcher.rules.gateway.fair_orders import SHOW_FAIR, positions_of
+from slicewise.launcher.rules.gateway.fair_queue import Position
 from slicewise.launcher.rules.gateway.routing import GatewayChange
 from slicewise.launcher.rules.gateway.timings import SHOW_TIMINGS, Timings, timings_of
 from slicewise.launcher.rules.gateway.types import Gateway, with_replaced
@@ -198,6 +200,17 @@ class HaproxyRuntime:
     async def timings(self) -> Mapping[str, Timings]:
         """Return how long each service's requests took, by ``tenant/service``."""
         return timings_of(await _ask(self._socket, SHOW_TIMINGS))
+
+    async def fair_positions(self) -> Mapping[str, Position]:
+        """Return where the fair queue of each service stands, by ``tenant/service``."""
+        now_ms = 1000 * wall_s()
+        return positions_of(await _ask(self._socket, SHOW_FAIR), now_ms)
+
+    async def set_priorities(self, entries: Mapping[str, str]) -> None:
+        """Set what requests count in fair queues; only what has changed is sent."""
+        path = self._maps.priorities
+        shown = _parsed_map(await _ask(self._socket, f"show map {path}"))
+        await self._tell(entry_commands(path, shown, entries))
 
     async def apply(self, changes: Iterable[GatewayChange]) -> None:
         """Make the changes in order; stop at the first that fails."""

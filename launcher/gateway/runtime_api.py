@@ -108,6 +108,14 @@ class Maps:
         return self.directory / "in_time.map"
 
     @cached_property
+    def priorities(self) -> Path:
+        """Map of the services with a fair queue and of who shares one: what requests count there.
+
+        By ``tenant/service`` and ``tenant/service/subject``.
+        """
+        return self.directory / "priorities.map"
+
+    @cached_property
     def failing(self) -> Path:
         """Map of why replicas do not start, percent-encoded as in gRPC, by ``tenant/service``."""
         return self.directory / "failing.map"
@@ -181,7 +189,7 @@ class Maps:
         """All of these maps."""
         told = (self.services, self.closing, self.retry_after, self.in_time, self.failing)
         asked = (self.deadlines, self.retry_once, self.sequences, self.asked)
-        counted = (self.used, self.failed_calls, self.tenants, self.adapters)
+        counted = (self.used, self.failed_calls, self.tenants, self.adapters, self.priorities)
         return (*told, *asked, self.keys, self.protected, self.limits, self.replicas, *counted)
 
     def certificate(self, server: str) -> Path:

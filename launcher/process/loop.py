@@ -34,6 +34,7 @@ from slicewise.launcher.probing.prober import (
 )
 from slicewise.launcher.process.adapter_watch import AdapterWatch
 from slicewise.launcher.process.daemon_calls import DaemonCalls
+from slicewise.launcher.process.fair_queues import ORDER_EVERY_S, FairQueues
 from slicewise.launcher.process.leadership import leadership, own_store
 from slicewise.launcher.process.metrics import Metrics
 from slicewise.launcher.process.reporter import ServiceReporter
@@ -90,7 +91,7 @@ _DAEMON_CHANGES = frozenset(
         "note_engine_counters",
     }
 )
-_RUNTIME_CHANGES = frozenset({"apply", "keep", "set_grants"})
+_RUNTIME_CHANGES = frozenset({"apply", "keep", "set_grants", "set_priorities"})
 
 _LOG = logging.getLogger("slicewise.launcher")
 
@@ -205,6 +206,7 @@ class Launcher:
         self._tokens = tokens or TokenWatch(_never)
         self._adapters = adapters or AdapterWatch(_never)
         self._usage = usage or UsageWatch()
+        self._fair_queues = FairQueues()
         self._reporter_of_services = ServiceReporter(
             *(daemon, runtime.timings, lambda: self._tokens.loads),
             *(self._adapters.reports, self._replicas.too_old),
@@ -233,6 +235,7 @@ class Launcher:
         beside.append(asyncio.create_task(_repeat(self.serve_statistics, SIDE_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.time_tokens, SIDE_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.fit_adapters, FIT_EVERY_S)))
+        beside.append(asyncio.create_task(_repeat(self.order_queues, ORDER_EVERY_S)))
         end = asyncio.create_task(ended.wait())
         while not ended.is_set():
             began_s = time.monotonic()
@@ -307,6 +310,7 @@ class Launcher:
             self._tokens.turned(turned.plan, turned.state)
             self._usage.turned(turned.state)
             self._adapters.turned(turned.plan, turned.state, turned.requests)
+            self._fair_queues.turned(turned.plan)
             self._metrics.counted(self._adapters.requests)
             if self._statistics is not None:
                 self._statistics.turned(turned.plan, turned.state)
@@ -454,6 +458,18 @@ class Launcher:
         """Let replicas load and unload adapters, where their service says others."""
         if self._leader.leads():
             self._adapters.look()
+
+    async def order_queues(self) -> None:
+        """Tell the gateway what requests count where those who share a service wait."""
+        used = self._usage.take_since()
+        if self._state is None or not self._leader.leads():
+            return
+        try:
+            await self._fair_queues.order(self._runtime, used, 1000 * wall_s())
+        except SlicewiseError as error:
+            self._reporter.once("", "queues_not_ordered", str(error))
+        else:
+            self._reporter.once("", "queues_not_ordered", "")
 
     async def tell_users(self) -> None:
         """Tell the daemon what users may see of their services."""

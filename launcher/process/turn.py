@@ -22,6 +22,7 @@ from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.launcher.probing.prober import Replica
 from slicewise.launcher.rules.engines.engine import Answer
 from slicewise.launcher.rules.engines.registry import engine_of
+from slicewise.launcher.rules.gateway.fair_queue import Position
 from slicewise.launcher.rules.gateway.routing import GatewayChange
 from slicewise.launcher.rules.gateway.timings import Timings
 from slicewise.launcher.rules.gateway.types import Gateway
@@ -83,6 +84,8 @@ class Runtime(Protocol):
     async def timings(self) -> Mapping[str, Timings]: ...  # noqa: D102
     def keep(self, routes: Mapping[str, str]) -> None: ...  # noqa: D102
     async def set_grants(self, grants: GrantsAnswer) -> None: ...  # noqa: D102
+    async def fair_positions(self) -> Mapping[str, Position]: ...  # noqa: D102
+    async def set_priorities(self, entries: Mapping[str, str]) -> None: ...  # noqa: D102
     async def key_ages(self) -> Mapping[str, float]: ...  # noqa: D102
 
 

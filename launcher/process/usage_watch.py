@@ -21,7 +21,7 @@ from slicewise.launcher.rules.engines.load import EngineLoad
 from slicewise.launcher.rules.gateway.run_counts import RunCounts
 from slicewise.launcher.rules.gateway.usage_lines import (
     HeardLines,
-    UsageByPayer,
+    UsageByAsker,
     UsageLine,
     parse_usage_line,
     with_usage,
@@ -74,7 +74,7 @@ class UsageWatch:
         journal: UsageJournal | None = None,
     ) -> None:
         self._calls, self._journal = calls, journal
-        self._since: UsageByPayer = {}
+        self._since: UsageByAsker = {}
         self._lines: list[UsageLine] = []
         self._dropped = 0
         self._runs: dict[str, tuple[str, Run]] | None = None
@@ -121,7 +121,7 @@ class UsageWatch:
             self._dropped += 1
         return (self._runs or {}).get(line.replica)
 
-    def take_since(self) -> UsageByPayer:
+    def take_since(self) -> UsageByAsker:
         """Return what requests that ended since the last call have used."""
         since, self._since = self._since, {}
         return since

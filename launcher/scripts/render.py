@@ -38,6 +38,7 @@ from slicewise.launcher.rules.engines.engine import (
     StartSettings,
 )
 from slicewise.launcher.rules.engines.registry import ENGINES, engine_named
+from slicewise.launcher.rules.gateway.fair_orders import DIVISOR, FAIR, FAR_MS, back_ms
 from slicewise.launcher.rules.gateway.timings import (
     BOUNDS_MS,
     CAME,
@@ -324,6 +325,7 @@ def gateway_files(
         "unread_refusals": _UNREAD_REFUSALS * 16 // settings.buffer_kib,
         "streams": STREAMS,
         "timings": TIMINGS,
+        **_fair_queue(settings),
         "bounds_ms": BOUNDS_MS,
         "errors_counter": ERRORS,
         "came_counter": CAME,
@@ -340,6 +342,11 @@ def gateway_files(
     rates = {name: limit.requests_per_s for name, limit in limits.tenants.items()}
     concurrent = {name: limit.concurrent for name, limit in limits.tenants.items()}
     return {**texts, RATE_MAP: _limits_text(rates), CONCURRENT_MAP: _limits_text(concurrent)}
+
+
+def _fair_queue(settings: GatewaySettings) -> Mapping[str, object]:
+    back, far = back_ms(settings.hold_s), FAR_MS
+    return {"fair": FAIR, "fair_back_ms": back, "fair_far_ms": far, "fair_divisor": DIVISOR}
 
 
 def _openai_paths() -> Sequence[str]:

@@ -11,6 +11,7 @@ from slicewise.cluster.rpc.key_messages import GrantsAnswer
 from slicewise.cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, ViewAnswer
 from slicewise.launcher.probing.prober import Replica
 from slicewise.launcher.rules.engines.engine import Answer, Probe
+from slicewise.launcher.rules.gateway.fair_queue import Position
 from slicewise.launcher.rules.gateway.routing import GatewayChange
 from slicewise.launcher.rules.gateway.timings import Timings
 from slicewise.launcher.rules.gateway.types import Backend, Gateway
@@ -97,6 +98,12 @@ class World:
 
     async def key_ages(self) -> Mapping[str, float]:
         return {"a" * 64: 5.0}
+
+    async def fair_positions(self) -> Mapping[str, Position]:
+        return {}
+
+    async def set_priorities(self, entries: Mapping[str, str]) -> None:
+        self.priorities = entries
 
     async def set_grants(self, grants: GrantsAnswer) -> None:
         self.granted = grants

@@ -41,7 +41,7 @@ come until HAProxy knows of it."""
 
 
 @dataclass(frozen=True)
-class Use:
+class SubjectUse:
     """What requests of a subject that have ended have used: tokens, each times its weight."""
 
     requests: int
@@ -57,7 +57,7 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Pace:
+class TokenPace:
     """Milliseconds for a token of a subject of weight 1.
 
     Attributes:
@@ -91,30 +91,30 @@ class FairQueue:
 
     means: Mapping[str, Mean] = field(default_factory=dict, hash=False)
     mean: float | None = None
-    pace: Pace = Pace()
+    pace: TokenPace = TokenPace()
     since: tuple[float, float] | None = None
 
 
-def with_uses(queue: FairQueue, now_ms: float, uses: Mapping[str, Use]) -> FairQueue:
+def with_uses(queue: FairQueue, now_ms: float, uses: Mapping[str, SubjectUse]) -> FairQueue:
     """Return the queue with the means of requests that have ended, by subject."""
     used = {name: use for name, use in uses.items() if use.requests > 0 and use.tokens > 0}
     if not used:
         return queue
     means = {name: mean for name, mean in queue.means.items() if now_ms - mean.ended_ms < _KEPT_MS}
     for name, use in used.items():
-        known = means.get(name)
-        means[name] = Mean(_mean(known.tokens if known else None, use), now_ms)
+        mean = means.get(name)
+        means[name] = Mean(_mean(mean.tokens if mean else None, use), now_ms)
     latest = sorted(means, key=lambda name: (-means[name].ended_ms, name))
     requests = sum(use.requests for use in used.values())
     tokens = sum(use.tokens for use in used.values())
     return replace(
         queue,
         means={name: means[name] for name in latest[:MOST_SUBJECTS]},
-        mean=_mean(queue.mean, Use(requests, tokens)),
+        mean=_mean(queue.mean, SubjectUse(requests, tokens)),
     )
 
 
-def _mean(before: float | None, use: Use) -> float:
+def _mean(before: float | None, use: SubjectUse) -> float:
     mean = use.tokens / use.requests
     if before is None:
         return mean
@@ -124,7 +124,11 @@ def _mean(before: float | None, use: Use) -> float:
 
 def with_pace(queue: FairQueue, now_ms: float, position: Position | None) -> FairQueue:
     """Return the queue with the pace that follows from its position; None: nobody waits."""
-    if position is None or position.turn_ms < queue.pace.from_ms:
+    if position is not None and position.turn_ms < queue.pace.from_ms:
+        return replace(queue, since=None)
+    # No request has the pace before any more.
+    queue = replace(queue, pace=TokenPace(queue.pace.then, queue.pace.then))
+    if position is None:
         return replace(queue, since=None)
     if queue.since is None:
         return replace(queue, since=(now_ms, position.turn_ms))
@@ -137,7 +141,7 @@ def with_pace(queue: FairQueue, now_ms: float, position: Position | None) -> Fai
     if 1 / _ENOUGH < change < _ENOUGH:
         return queue
     after_ms = _AFTER_MS * moved_ms / passed_ms
-    pace = Pace(queue.pace.then, queue.pace.then * change, position.latest_ms + after_ms)
+    pace = TokenPace(queue.pace.then, queue.pace.then * change, position.latest_ms + after_ms)
     return replace(queue, pace=pace, since=None)
 
 
@@ -146,7 +150,5 @@ def tokens_of(queue: FairQueue, weights: Mapping[str, float]) -> tuple[float, Ma
     all others.
     """
     mean = queue.mean or GUESSED_TOKENS
-    means = dict.fromkeys(weights, mean) | {
-        name: known.tokens for name, known in queue.means.items()
-    }
+    means = dict.fromkeys(weights, mean) | {name: own.tokens for name, own in queue.means.items()}
     return mean, {name: tokens / weights.get(name, 1.0) for name, tokens in means.items()}

@@ -116,15 +116,24 @@ class TokenSums:
         )
 
 
-UsageByPayer = Mapping[tuple[str, str], TokenSums]
-"""Sums by ``OWNER/NAME`` and payer."""
+_OUTPUT_WEIGHT = 2
+"""What an output token counts beside one of a prompt, as in VTC (OSDI'24)."""
 
 
-def with_usage(sums: UsageByPayer, lines: Iterable[UsageLine]) -> UsageByPayer:
+def weighted_tokens(sums: TokenSums) -> int:
+    """Return tokens by what they cost an engine; those that it had in its cache cost nothing."""
+    return sums.prompt_tokens - sums.cached_tokens + _OUTPUT_WEIGHT * sums.output_tokens
+
+
+UsageByAsker = Mapping[tuple[str, str, str], TokenSums]
+"""Sums by ``OWNER/NAME``, payer and person."""
+
+
+def with_usage(sums: UsageByAsker, lines: Iterable[UsageLine]) -> UsageByAsker:
     """Return the sums with these requests."""
     added = dict(sums)
     for line in lines:
-        key = (line.service, line.payer)
+        key = (line.service, line.payer, line.person)
         added[key] = added.get(key, TokenSums()).plus(line)
     return added
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
+from typing import Literal
 
 from slicewise.cluster.language.adapters import adapters_of
 from slicewise.cluster.language.errors import InvalidInputError
@@ -115,6 +116,8 @@ class ServicePlan:
         times_tokens: whether it has an objective of its tokens.
         adapters: directories of the LoRA adapters that it is to have, by name.
         fits: array job ids of the generations with replicas that load and unload them.
+        fair_among: between whom its queue is fair; None: it is in the order of arrival.
+        weights: of those, by name; 1 for all others.
     """
 
     array_job_id: int
@@ -137,6 +140,8 @@ class ServicePlan:
     times_tokens: bool = False
     adapters: Mapping[str, str] = field(default_factory=dict, hash=False)
     fits: frozenset[int] = frozenset()
+    fair_among: Literal["tenants", "persons"] | None = None
+    weights: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def desired(self) -> frozenset[int] | None:
@@ -667,6 +672,8 @@ def _service_plan(
             for view in look.views
             if adapters_of(view.directives) and look.is_current(view)
         ),
+        fair_among=look.spec.fair_among,
+        weights=dict(look.spec.weights),
     )
 
 
@@ -700,7 +707,8 @@ def _route(
         retry_after_s=None if serves else _retry_after_s(look, decision),
         closing=look.newest.order.delete_s is not None,
         spared=frozenset().union(*(generation.unknown for generation in seen)),
-        in_time=decision.in_time,
+        # A fair order leaves no place for another one.
+        in_time=None if look.spec.fair_among else decision.in_time,
         failing=note((failed,))[:_REASON_LENGTH],
         cut=frozenset().union(*(generation.cut for generation in seen)),
         deadline_ms=None if look.spec.deadline_s is None else ceil(look.spec.deadline_s * 1000),

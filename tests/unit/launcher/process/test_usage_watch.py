@@ -102,7 +102,7 @@ async def test_a_line_is_booked_for_its_run(daemon: Daemon, tmp_path: Path):
 async def test_sums_are_those_since_they_were_taken_last(daemon: Daemon, tmp_path: Path):
     made = watch(daemon, tmp_path)
     hear(made, [line(1), line(65)])
-    assert made.take_since() == {("nlp/chat", "nlp"): TokenSums(2, 18, 10, 14)}
+    assert made.take_since() == {("nlp/chat", "nlp", "carol"): TokenSums(2, 18, 10, 14)}
     assert made.take_since() == {}
 
 

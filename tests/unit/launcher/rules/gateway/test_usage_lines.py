@@ -82,12 +82,12 @@ def test_counts_are_bounded():
     assert parsed.prompt_tokens == MOST_TOKENS
 
 
-def test_sums_are_of_each_service_and_payer():
+def test_sums_are_of_each_service_payer_and_person():
     other = LINE.replace("nlp carol", "vision dave")
     parsed = [read for text in (LINE, LINE, other) if (read := parse_usage_line(text))]
     assert with_usage({}, parsed) == {
-        ("nlp/chat", "nlp"): TokenSums(2, 18, 10, 14),
-        ("nlp/chat", "vision"): TokenSums(1, 9, 5, 7),
+        ("nlp/chat", "nlp", "carol"): TokenSums(2, 18, 10, 14),
+        ("nlp/chat", "vision", "dave"): TokenSums(1, 9, 5, 7),
     }
 
 

@@ -1,0 +1,107 @@
+"""The fair queue in a real HAProxy: who is served next, and what clients and replicas see of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from gateway_harness import INFER, Harness, Replica, eventually, gateway_up
+
+from slicewise.cluster.rpc.key_messages import KeyGrant
+from slicewise.launcher.rules.gateway.fair_orders import entries_of
+from slicewise.launcher.rules.gateway.fair_queue import FairQueue, SubjectUse, with_uses
+from slicewise.launcher.rules.gateway.types import Load, ServerMode
+
+READY = ServerMode.READY
+PERSONS = ("anna", "ben", "carol")
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with gateway_up(tmp_path) as found:
+        keys = {
+            sha256(person.encode()).hexdigest(): KeyGrant(
+                opens="t", key_id=f"k{number}", person=person
+            )
+            for number, person in enumerate(PERSONS)
+        }
+        await found.set_keys(keys)
+        yield found
+
+
+@pytest.fixture
+async def replica(gateway: Harness) -> AsyncIterator[Replica]:
+    found = await Replica().start()
+    found.work_s = 0.0
+    await gateway.set_replicas((found, READY), concurrency=1)
+    yield found
+    await found.stop()
+
+
+async def ask_in_turn(gateway: Harness, *persons: str) -> "list[asyncio.Task[tuple[int, str]]]":
+    """One request after the other: each waits before the next one comes."""
+    asked = []
+    for number, person in enumerate(persons):
+        asked += gateway.asking(1, x_api_key=person, x_number=str(number))
+        waits = Load(in_flight=1, queued=number)
+        await eventually(lambda waits=waits: gateway.waits(waits))
+    return asked
+
+
+async def served(gateway: Harness, replica: Replica, *persons: str) -> list[str]:
+    replica.pause()
+    asked = await ask_in_turn(gateway, *persons)
+    replica.go_on()
+    assert {status for status, _ in await asyncio.gather(*asked)} == {200}
+    return [persons[number] for number in replica.numbers]
+
+
+async def test_a_flood_waits_behind_itself_and_who_comes_later_passes_it(
+    gateway: Harness, replica: Replica
+):
+    await gateway.runtime.set_priorities(entries_of("t/a", FairQueue(), {}, "persons"))
+    came = ("anna",) * 6 + ("ben", "carol")
+    order = await served(gateway, replica, *came)
+    assert order[0] == "anna"
+    assert {"ben", "carol"} <= set(order[1:5])
+
+
+async def test_without_it_they_are_served_as_they_came(gateway: Harness, replica: Replica):
+    came = ("anna",) * 6 + ("ben", "carol")
+    assert await served(gateway, replica, *came) == list(came)
+
+
+async def test_who_uses_more_for_each_request_is_served_fewer(gateway: Harness, replica: Replica):
+    uses = {"anna": SubjectUse(1, 400.0), "ben": SubjectUse(1, 100.0)}
+    queue = with_uses(FairQueue(), 0.0, uses)
+    await gateway.runtime.set_priorities(entries_of("t/a", queue, {}, "persons"))
+    order = await served(gateway, replica, *["anna"] * 4, *["ben"] * 8)
+    # After the first ones four of ben's stand against each of anna's.
+    assert order[:8].count("ben") >= 5
+
+
+async def test_who_weighs_more_is_served_more(gateway: Harness, replica: Replica):
+    await gateway.runtime.set_priorities(entries_of("t/a", FairQueue(), {"ben": 3.0}, "persons"))
+    order = await served(gateway, replica, *["anna"] * 6, *["ben"] * 6)
+    assert order[1:9].count("ben") >= 5
+
+
+async def test_nobody_says_for_whom_he_asks_and_no_replica_hears_it(
+    gateway: Harness, replica: Replica
+):
+    await gateway.runtime.set_priorities(entries_of("t/a", FairQueue(), {}, "persons"))
+    asked = await gateway.ask(f"/t/a{INFER}", x_api_key="anna", x_slicewise_subject="ben")
+    assert asked[0] == 200
+    assert "x-slicewise-subject" not in replica.headers
+    (position,) = (await gateway.runtime.fair_positions()).values()
+    assert position.latest_ms >= position.turn_ms
+
+
+async def test_entries_are_changed_and_taken_away(gateway: Harness, replica: Replica):
+    queue = with_uses(FairQueue(), 0.0, {"anna": SubjectUse(1, 400.0)})
+    for entries in (entries_of("t/a", queue, {"ben": 2.0}, "persons"), {}):
+        for _ in range(2):
+            await gateway.runtime.set_priorities(entries)
+    came = ("anna",) * 3 + ("ben",)
+    assert await served(gateway, replica, *came) == list(came)
