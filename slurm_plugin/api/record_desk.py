@@ -1,8 +1,11 @@
-"""Shows operators what the ledger has recorded, for commands that compute with all of it."""
+"""Shows operators what the ledger has recorded, and has it forget whom they name."""
+
+from functools import partial
 
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
 from slicewise.slurm_plugin.api.ledger_desk import LedgerDesk
 from slicewise.slurm_plugin.api.reads import hiding_places
+from slicewise.slurm_plugin.common.log import report
 from slicewise.slurm_plugin.common.record_requests import (
     ExportAnswer,
     ExportCursor,
@@ -16,6 +19,7 @@ from slicewise.slurm_plugin.common.record_requests import (
     RememberedLimitsAnswer,
     RememberedLimitsRequest,
 )
+from slicewise.slurm_plugin.common.usage_requests import ForgetPersonRequest, ForgottenAnswer
 from slicewise.slurm_plugin.ledger.charges import MOST_SEALED
 from slicewise.slurm_plugin.rules.snapshot.contents import ledger_values
 
@@ -24,7 +28,7 @@ _PAGE_ROWS = 5000
 
 
 class RecordDesk(LedgerDesk):
-    """Only reads; of what is long it tells a page at a time."""
+    """Of what is long it tells a page at a time."""
 
     def handlers(self) -> ReaderHandlers:
         """What answers each request; they raise what those of ``TenantDesk`` do."""
@@ -35,6 +39,7 @@ class RecordDesk(LedgerDesk):
                 ObservationsRequest: self._observations,
                 ExportRequest: self._export,
                 LedgerViewRequest: self._ledger_view,
+                ForgetPersonRequest: self._forget,
             }
         )
 
@@ -46,6 +51,14 @@ class RecordDesk(LedgerDesk):
     ) -> RememberedLimitsAnswer:
         limits = await self._read(principal, self._ledger.limits.known)
         return RememberedLimitsAnswer(known=tuple(limits.items()))
+
+    async def _forget(self, request: ForgetPersonRequest, principal: Principal) -> ForgottenAnswer:
+        self._cluster_state.require_leader()
+        forget = partial(self._ledger.usage.forget_person, request.person, request.tenant)
+        records = await self._read(principal, forget)
+        # Not whom: the log is kept, too.
+        report("person_forgotten", records=records, tenant=request.tenant, user=principal.user)
+        return ForgottenAnswer(records=records)
 
     async def _observations(
         self, request: ObservationsRequest, principal: Principal

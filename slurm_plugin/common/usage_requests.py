@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from slicewise.cluster.language.persons import PERSON_PATTERN
 from slicewise.cluster.rpc.message import (
     NO_CONTROLS,
     Asks,
@@ -89,3 +90,18 @@ class TokenUsageRequest(Request, Asks[TokenUsageAnswer], get="token-usage"):
     @classmethod
     def _of_text(cls, value: object) -> object:
         return json.loads(value) if isinstance(value, str) else value
+
+
+class ForgottenAnswer(WholeAnswer):
+    """In how many records of requests a person was named."""
+
+    records: int
+
+
+class ForgetPersonRequest(Request, Asks[ForgottenAnswer], post="person-forget", asker="operators"):
+    """Puts ``-`` in the place of a person's name and keys wherever usage is kept, in one tenant or
+    in all. Sums stay what they were.
+    """
+
+    person: Annotated[str, Field(pattern=PERSON_PATTERN)]
+    tenant: TenantText | None = None

@@ -19,8 +19,10 @@ from rich.text import Text
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import OutsideError
 from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.own_tenant import complete_tenant, typed_account
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
+from slicewise.cluster.runtime.questions import confirm
 from slicewise.cluster.runtime.time_options import local_time
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.read import load_settings
@@ -31,12 +33,14 @@ from slicewise.slurm_plugin.cli.common.ledger_days import ledger_days
 from slicewise.slurm_plugin.cli.common.options import (
     OPERATORS_PANEL,
     AnyTenant,
+    Yes,
 )
 from slicewise.slurm_plugin.cli.common.output import counting, spinner, whole_file
 from slicewise.slurm_plugin.cli.views import ledger as present
 from slicewise.slurm_plugin.cli.views.focus import Billing, FocusRow, focus_rows
 from slicewise.slurm_plugin.common.ledger_requests import BalanceRequest
 from slicewise.slurm_plugin.common.record_requests import ExportRequest
+from slicewise.slurm_plugin.common.usage_requests import ForgetPersonRequest
 from slicewise.slurm_plugin.rules.accounting.charge_lines import charge_lines
 from slicewise.slurm_plugin.rules.accounting.run_csv import csv_text, inert, run_line, runs_csv
 from slicewise.slurm_plugin.rules.accounting.statement import (
@@ -312,6 +316,36 @@ def _imbalance(found: Verification) -> OutsideError:
         f"{words}{faults}",
         "The tables were written to around the triggers: compare with a backup.",
     )
+
+
+@ledger_app.command(
+    "forget",
+    rich_help_panel=OPERATORS_PANEL,
+    epilog="Examples: slicewise ledger forget alice | slicewise ledger forget alice --tenant vision"
+    " --yes",
+)
+def forget(
+    person: Annotated[str, typer.Argument(help="The person's name, as slicewise usage shows it.")],
+    *,
+    tenant: Annotated[
+        str | None,
+        typer.Option(
+            help="Only what this tenant paid for; all if left out.",
+            autocompletion=complete_tenant,
+            callback=typed_account,
+        ),
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Forget who a person was in all that is kept of requests and tokens.
+
+    "-" takes the place of the person's name and keys. Every sum of tokens stays what it was; what
+    the person's jobs used of slices is not touched. It can't be undone.
+    """
+    request = ForgetPersonRequest.of(person=person, tenant=tenant)
+    confirm(f"{person}'s use of tokens becomes nobody's for good. Forget it?", yes=yes)
+    answer = DaemonClient(load_settings().daemon).call(request)
+    typer.echo(f"{person} was named in {answer.records:,} records.")
 
 
 @ledger_app.command(

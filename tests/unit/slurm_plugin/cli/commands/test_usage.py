@@ -8,8 +8,10 @@ from stand_ins.daemon_in_process import answer_from
 from typer.testing import CliRunner
 
 from slicewise.slurm_plugin.api.access import Principal
-from slicewise.slurm_plugin.cli.commands import usage
+from slicewise.slurm_plugin.cli.commands import ledger, usage
 from slicewise.slurm_plugin.common.usage_requests import (
+    ForgetPersonRequest,
+    ForgottenAnswer,
     TokenLine,
     TokenUsageAnswer,
     TokenUsageRequest,
@@ -86,3 +88,21 @@ def test_options_say_what_is_asked_for(asked: list[TokenUsageRequest]):
 def test_what_contradicts_itself_is_refused(asked: list[TokenUsageRequest], words: tuple[str, ...]):
     assert CliRunner().invoke(usage.usage_app, words).exit_code == 2
     assert asked == []
+
+
+def test_an_operator_has_a_person_forgotten(monkeypatch: pytest.MonkeyPatch):
+    forgotten = list[ForgetPersonRequest]()
+
+    async def answer(request: ForgetPersonRequest, _: Principal) -> ForgottenAnswer:
+        forgotten.append(request)
+        return ForgottenAnswer(records=1200)
+
+    answer_from(monkeypatch, {ForgetPersonRequest: answer})
+    monkeypatch.setattr(ledger, "load_settings", lambda: site_settings(types=["1g.10gb"]))
+    run = CliRunner().invoke
+    words = ["forget", "alice", "--tenant", "VISION"]
+    refused = run(ledger.ledger_app, words)
+    assert (refused.exit_code != 0, forgotten) == (True, [])
+    done = run(ledger.ledger_app, [*words, "--yes"])
+    assert done.output == "alice was named in 1,200 records.\n"
+    assert forgotten == [ForgetPersonRequest(person="alice", tenant="vision")]
