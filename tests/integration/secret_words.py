@@ -100,7 +100,15 @@ class Places:
             asked = (f"show table {name}" for name in tables[first : first + _AT_ONCE])
             yield "show table", self.ask(";".join(asked))
         yield "show map", self.ask(";".join(f"show map #{number}" for number in maps))
-        for word in ("events held", "sess all", "stat", "servers state", "errors", "info"):
+        rings = re.findall(r"^ *(\w+) *:", self.ask("show events"), re.MULTILINE)
+        for word in (
+            *(f"events {ring}" for ring in rings),
+            "sess all",
+            "stat",
+            "servers state",
+            "errors",
+            "info",
+        ):
             yield f"show {word}", self.ask(f"show {word}")
 
     def ask(self, line: str) -> str:
