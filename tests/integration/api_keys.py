@@ -9,7 +9,10 @@ from waiting import until
 
 from slicewise.sandbox.cluster import Sandbox
 
-_TABLES = ("api_key_revocations", "api_key_uses", "api_keys", "api_key_openings")
+_TABLES = (
+    *("api_key_revocations", "api_key_uses", "api_keys", "api_key_openings"),
+    "request_limits",
+)
 
 
 def forget_keys(sandbox: Sandbox, *tenants: str) -> None:

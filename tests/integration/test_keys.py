@@ -127,3 +127,46 @@ def test_strangers_make_no_keys(site: Site) -> None:
     assert site.refusal("alice", "key", "create", "nlp", "--name", "a") == "SW-TENANT-UNKNOWN"
     assert site.refusal("root", "key", "create", "typo", "--name", "a") == "SW-TENANT-UNKNOWN"
     assert site.refusal("bob", "key", "create", "nlp", "--name", "a b") == "SW-VALUE"
+
+
+def test_limits_are_set_live_and_who_has_left_lets_nothing_in(site: Site) -> None:
+    site.slicewise("root", "key", "require", "nlp", "--from", "1h")
+    until_is(lambda: site.status("nlp"), 200)
+    sacctmgr = ("sacctmgr", "-i")
+    member = ("user", "carol", "account=nlp")
+    site.sandbox.run("slurm", (*sacctmgr, "add", *member))
+    words = ("key", "create", "nlp", "--name", "ci", "--person", "carol", "--yes", "--json")
+
+    def made() -> bool:
+        return site.sandbox.run("root", ("slicewise", *words), check=False).returncode == 0
+
+    until(made)
+    (key,) = (
+        one
+        for one in json.loads(site.slicewise("root", "key", "list", "--json"))
+        if one["person"] == "carol"
+    )
+    assert key["key_id"] in site.slicewise("carol", "key", "list", "--json")
+    assert key["key_id"] not in site.slicewise("bob", "key", "list", "--json")
+    own = site.create("bob", "nlp")
+    headers = {"x-api-key": own["key"]}
+    until_is(lambda: site.status("nlp", headers), 200)
+    site.slicewise("root", "key", "limit", "nlp/bob", "--requests-per-minute", "0")
+    until_is(lambda: site.status("nlp", headers), 429)
+    assert site.refusal("bob", "key", "limit", "nlp/bob", "--concurrent", "9") == "SW-FORBIDDEN"
+    site.slicewise("root", "key", "limit", "nlp/bob", "--lift", "requests-per-minute")
+    until_is(lambda: site.status("nlp", headers), 200)
+    site.sandbox.run("slurm", (*sacctmgr, "delete", *member))
+    until(
+        lambda: (
+            key["key_id"]
+            in [
+                one["key_id"]
+                for one in json.loads(site.slicewise("root", "key", "list", "--json"))
+                if one["has_left"]
+            ]
+        )
+    )
+    # At once, though keys are wanted in an hour only.
+    site.slicewise("root", "key", "require", "nlp", "--from", "2020-01-01", "--yes")
+    until_is(lambda: site.status("nlp"), 401)

@@ -490,7 +490,7 @@ async def test_the_page_changes_no_key_and_no_limit(
 ):
     as_user = acting(asked, monkeypatch)
     body = json.dumps(CHANGES[op]).encode()
-    with pytest.raises(SlicewiseError, match="SW-FORBIDDEN|SW-WIRE"):
+    with pytest.raises(SlicewiseError, match=r"SW-FORBIDDEN|SW-WIRE"):
         await asked.routes.answer(replace(as_user(WEB, "alice", op), method="POST", body=body))
     for read in ("keys", "limits"):
         await asked.routes.answer(as_user(WEB, "alice", read))
