@@ -13,7 +13,7 @@ DOCS_READY := $(DOCS_VENV)/.ready
 PACKAGES_VENV := .venv-packages
 PACKAGES_READY := $(PACKAGES_VENV)/.ready
 
-.PHONY: help setup tests-setup lock packages demo test lint unit integration soak nightly mutation docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-wake bench-reaction bench-turn bench-rebalance bench-limits bench-commands bench-web wheel slurm slurm-tree matrix wheelhouse sbom deb rpm bench-history bench-rpcs format clean
+.PHONY: help setup tests-setup lock packages demo test lint unit integration soak nightly mutation docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-wake bench-reaction bench-turn bench-rebalance bench-limits bench-commands bench-web bench-meters wheel slurm slurm-tree matrix wheelhouse sbom deb rpm bench-history bench-rpcs format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -223,6 +223,9 @@ bench-rpcs: setup ## What the daemon asks slurmctld, by kind, with 50,000 jobs, 
 
 bench-commands: setup ## CPU and wall of commands, beside squeue: build/reports/commands.json (minutes)
 	@$(BIN)/python -m benchmarks.commands
+
+bench-meters: setup ## Tokens of llama.cpp counted while all is killed: build/reports/meters.json (minutes)
+	@$(BIN)/python -m benchmarks.meters
 
 bench-web: tests-setup ## 200 viewers of the page in the browser at once: build/reports/web.json (minutes)
 	@$(BIN)/python -m benchmarks.web

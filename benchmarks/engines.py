@@ -252,6 +252,7 @@ def _llama_server(place: Path) -> Iterator[None]:
         (
             *(str(server), "--model", str(file), "--alias", MODEL, "--tags", "bench.1.0"),
             *("--host", str(place / "http.sock"), "--parallel", str(SLOTS), "--threads", "1"),
+            "--metrics",
         ),
         env=os.environ | {"LLAMA_ARG_CTX_SIZE": str(SLOTS * _CONTEXT_TOKENS)},
         stdout=subprocess.DEVNULL,

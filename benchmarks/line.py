@@ -73,21 +73,34 @@ class Line:
             process.kill()
             process.wait()
 
+    @property
+    def settings(self) -> GatewaySettings:
+        """The gateway's."""
+        return self._settings(self.place / "gateway")
+
+    @property
+    def configuration(self) -> Path:
+        """HAProxy's configuration, once it is written."""
+        return self.settings.directory / CONFIGURATION
+
+    def write(self, without: str = "") -> None:
+        """Write all that the gateway's HAProxy needs, ``without`` a part of its configuration."""
+        prepare(self.settings)
+        for name, text in gateway_files(self.settings).items():
+            file = self.settings.directory / name
+            file.write_text(text.replace(without, "") if without else text, encoding="utf-8")
+
     @asynccontextmanager
-    async def haproxy(self) -> AsyncIterator[int]:
+    async def haproxy(self, without: str = "") -> AsyncIterator[int]:
         """Run the gateway in front of that server; yield the process id of HAProxy's worker."""
-        directory = self.place / "gateway"
-        settings = self._settings(directory)
-        prepare(settings)
-        for name, text in gateway_files(settings).items():
-            (directory / name).write_text(text, encoding="utf-8")
+        self.write(without)
         process = await asyncio.create_subprocess_exec(
-            *("haproxy", "-W", "-f", str(directory / CONFIGURATION)),
+            *("haproxy", "-W", "-f", str(self.configuration)),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         try:
-            await until(partial(self._routed, HaproxyRuntime(settings)))
+            await until(partial(self.route, HaproxyRuntime(self.settings)))
             yield _child(process.pid)
         finally:
             process.terminate()
@@ -104,11 +117,16 @@ class Line:
             limits=LimitSettings(requests_per_s=1_000_000, concurrent=1_000_000),
         )
 
-    async def _routed(self, runtime: HaproxyRuntime) -> bool:
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where the door listens, once it runs."""
         lines = (self.place / "replica" / "gateway.crt").read_text().splitlines()
-        ports = self.ports
-        target = Endpoint("127.0.0.1", ports[0], ports[-1], "".join(lines[1:-1]))
-        route = Route(self.service, self.concurrency, {target: ServerMode.READY}, self.engine.pool)
+        return Endpoint("127.0.0.1", self.ports[0], self.ports[-1], "".join(lines[1:-1]))
+
+    async def route(self, runtime: HaproxyRuntime) -> bool:
+        """Lead requests to the replica; return whether HAProxy took that."""
+        targets = {self.endpoint: ServerMode.READY}
+        route = Route(self.service, self.concurrency, targets, self.engine.pool)
         try:
             await runtime.set_grants(GrantsAnswer())
             await runtime.apply(plan_routes(await runtime.observe(), [route]).changes)

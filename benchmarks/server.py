@@ -2,10 +2,12 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,10 +64,50 @@ class Server:
         options = (f"--username={OWNER}", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8")
         self._run("initdb", f"--pgdata={self.directory / 'data'}", *options)
 
+    def start(self) -> None:
+        """Start it; returns once it answers."""
+        settings = [f"--unix_socket_directories={self.directory}", *_settings()]
+        self.control(f"--options={' '.join(settings)}", "start")
+
+    def kill(self) -> None:
+        """Kill the server and what it has started, as a host does that runs out of memory."""
+        for process in self._processes():
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        while self._processes():
+            time.sleep(0.01)
+
+    def _processes(self) -> Sequence[int]:
+        """Return the server's processes that live, the first one first."""
+        file = self.directory / "data" / "postmaster.pid"
+        if not file.exists():
+            return ()
+        first = int(file.read_text(encoding="utf-8").split()[0])
+        children = Path(f"/proc/{first}/task/{first}/children")
+        try:
+            return (first, *map(int, children.read_text(encoding="utf-8").split()))
+        except OSError:
+            return ()
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of the server, and of its processes that live."""
+        return sum(map(_cpu_s, self._processes()))
+
+    def query(self, database: str, sql: str) -> Sequence[Sequence[int]]:
+        """Return rows of whole numbers."""
+        shown = self.run("psql", "--no-align", "--tuples-only", f"--command={sql}", database)
+        return [list(map(int, row.split("|"))) for row in shown.split()]
+
     def control(self, *arguments: str) -> None:
         """Run ``pg_ctl`` and wait until it is done."""
         log = f"--log={self.directory / 'log'}"
         self._run("pg_ctl", f"--pgdata={self.directory / 'data'}", "--wait", log, *arguments)
+
+
+def _cpu_s(process: int) -> float:
+    words = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    # Those of its children that have ended, too.
+    return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _unprivileged() -> Sequence[str]:
@@ -83,8 +125,7 @@ def server() -> Iterator[Server]:
         if os.getuid() == 0:
             shutil.chown(directory, _NOBODY)
         started.initialise()
-        settings = [f"--unix_socket_directories={directory}", *_settings()]
-        started.control(f"--options={' '.join(settings)}", "start")
+        started.start()
         try:
             yield started
         finally:

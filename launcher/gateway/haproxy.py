@@ -183,7 +183,7 @@ class HaproxyRuntime:
             shown += found
         return shown
 
-    async def hear(self, told: Callable[[str], None]) -> None:
+    async def hear(self, told: Callable[[str], object]) -> None:
         """Call ``told`` with each line of HAProxy's ring, those first that it still has.
 
         HAProxy sends what its ring gets, so neither asks the other anything meanwhile. Never

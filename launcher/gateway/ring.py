@@ -31,7 +31,7 @@ class RingReader:
         self._hearing: dict[str, asyncio.Task[None]] = {}
         self._newest = ""
 
-    async def hear(self, told: Callable[[str], None]) -> None:
+    async def hear(self, told: Callable[[str], object]) -> None:
         """Call ``told`` with each line, those first that the ring still has.
 
         After a reload the connection still leads to the replaced process, which would not end while
@@ -61,7 +61,7 @@ class RingReader:
                 if error is not None and process == self._newest:
                     raise error
 
-    async def _hear(self, process: str, told: Callable[[str], None]) -> None:
+    async def _hear(self, process: str, told: Callable[[str], object]) -> None:
         reader, writer = await asyncio.open_unix_connection(str(self._socket))
         try:
             writer.write(f"show events {RING} -w\n".encode())
@@ -71,7 +71,7 @@ class RingReader:
             writer.close()
 
 
-async def _take(reader: StreamReader, told: Callable[[str], None]) -> None:
+async def _take(reader: StreamReader, told: Callable[[str], object]) -> None:
     """Call ``told`` for what comes; return when nothing comes for a while."""
     while True:
         try:

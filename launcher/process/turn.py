@@ -80,7 +80,7 @@ class Runtime(Protocol):
 
     async def observe(self) -> Gateway: ...  # noqa: D102
     async def apply(self, changes: tuple[GatewayChange, ...]) -> None: ...  # noqa: D102
-    async def hear(self, told: Callable[[str], None]) -> None: ...  # noqa: D102
+    async def hear(self, told: Callable[[str], object]) -> None: ...  # noqa: D102
     async def timings(self) -> Mapping[str, Timings]: ...  # noqa: D102
     def keep(self, routes: Mapping[str, str]) -> None: ...  # noqa: D102
     async def set_grants(self, grants: GrantsAnswer) -> None: ...  # noqa: D102
