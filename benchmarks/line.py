@@ -37,12 +37,14 @@ class Line:
         place: the directory of the server's sockets, and of all that the line needs.
         service: ``tenant/service``.
         concurrency: requests that the replica gets at the same time.
+        is_small: whether the gateway has room for two services only: its HAProxy starts at once.
     """
 
     place: Path
     engine: Engine
     service: str
     concurrency: int
+    is_small: bool = False
 
     @property
     def gateway(self) -> str:
@@ -113,6 +115,7 @@ class Line:
             directory=directory,
             identity=directory / "gateway.crt",
             require_keys=False,
+            **({"services": 2, "backends": 2, "servers": 2} if self.is_small else {}),
             # Requests are counted as at every site, but never reach the limits.
             limits=LimitSettings(requests_per_s=1_000_000, concurrent=1_000_000),
         )

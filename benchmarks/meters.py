@@ -40,8 +40,8 @@ from slicewise.slurm_plugin.ledger.store import Ledger
 
 SEED = 5_171_717
 STREAMS, _QUICK_STREAMS = 1000, 100
-_KILL_EVERY_S = (2.0, 6.0)
-_ROUNDS, _QUICK_ROUNDS = 5, 1
+_KILL_EVERY_S = (3.0, 9.0)
+_ROUNDS, _QUICK_ROUNDS = 3, 1
 _FEW, _FEW_TURNS, _PAUSE_S = 2, 10, 0.05
 _RATE, _SECONDS, _QUICK_SECONDS = 1000, 20, 3
 _PAYERS, _PERSONS = 50, 200
@@ -129,6 +129,7 @@ async def _books(line: Line, database: Server, streams: int, chance: random.Rand
         seen = await ask_all(line.gateway, streams, chance)
         took_s = time.monotonic() - began_s
         killer.cancel()
+        console().print(f"{streams} requests have ended; booking what is left")
         # Those that were killed are there again, and everything is booked.
         await until(partial(_answers, Way("gateway", line)))
         await until(partial(_is_booked, line, database))
@@ -244,6 +245,7 @@ async def _accounting(place: Path, database: Server, seconds: int) -> Mapping[st
                 watch.hear(_line(number))
             heard = due
             posting_s = time.monotonic()
+            await watch.write()
             await watch.post()
             batches.append(time.monotonic() - posting_s)
             await asyncio.sleep(max(0.0, 0.15 - batches[-1]))
@@ -285,10 +287,11 @@ def _measured(quick: bool) -> Mapping[str, Any]:
         for name in (CLUSTER, "rate"):
             database.run("createdb", name)
             schema_revisions.upgrade(database.url(name))
-        line = Line(Path(place), ENGINES["llamacpp"], SERVICE, PLACES)
+        line = Line(Path(place), ENGINES["llamacpp"], SERVICE, PLACES, is_small=True)
         with _llama_server(line.place), line.door():
             streams = _QUICK_STREAMS if quick else STREAMS
             books = uvloop.run(_books(line, database, streams, chance))
+            console().print(books)
             adds = uvloop.run(_filter_adds(line, _QUICK_ROUNDS if quick else _ROUNDS))
         rate = Path(place) / "rate"
         rate.mkdir()

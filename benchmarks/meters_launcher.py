@@ -53,7 +53,7 @@ class Books:
 
 
 async def _serve(place: Path, url: str, socket: str) -> None:
-    line = Line(place, LlamaCpp(), SERVICE, PLACES)
+    line = Line(place, LlamaCpp(), SERVICE, PLACES, is_small=True)
     runtime = HaproxyRuntime(line.settings)
     # As systemd would start it again, where PostgreSQL is away.
     ledger = None
@@ -66,6 +66,7 @@ async def _serve(place: Path, url: str, socket: str) -> None:
         watch.turned(_state(line))
         async with asyncio.TaskGroup() as group:
             group.create_task(_again(partial(runtime.hear, watch.hear), 0.05))
+            group.create_task(_again(watch.write, _POST_EVERY_S))
             group.create_task(_again(watch.post, _POST_EVERY_S))
             group.create_task(_again(watch.report_counters, _LOOK_EVERY_S))
             group.create_task(_again(partial(_count, watch, socket), _LOOK_EVERY_S))

@@ -67,7 +67,19 @@ class Server:
     def start(self) -> None:
         """Start it; returns once it answers."""
         settings = [f"--unix_socket_directories={self.directory}", *_settings()]
-        self.control(f"--options={' '.join(settings)}", "start")
+        log, data = self.directory / "log", self.directory / "data"
+        # What it starts must not hold a pipe of ours.
+        subprocess.run(
+            (
+                *(*_unprivileged(), str(self.programs / "pg_ctl"), f"--pgdata={data}", "--wait"),
+                *(f"--log={log}", f"--options={' '.join(settings)}", "start"),
+            ),
+            check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self.directory,
+        )
 
     def kill(self) -> None:
         """Kill the server and what it has started, as a host does that runs out of memory."""

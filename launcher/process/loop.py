@@ -230,6 +230,7 @@ class Launcher:
         beside.append(asyncio.create_task(_repeat(self.tell_users, TELL_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.tell_key_uses, _USES_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.hear, _HEAR_AGAIN_S)))
+        beside.append(asyncio.create_task(_repeat(self.write_usage, _POST_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.post_usage, _POST_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.report_counters, SIDE_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.serve_statistics, SIDE_EVERY_S)))
@@ -424,6 +425,15 @@ class Launcher:
         """Ask replicas what they work on, and how long their tokens take."""
         if self._leader.leads():
             self._tokens.look()
+
+    async def write_usage(self) -> None:
+        """Write down what requests have used."""
+        try:
+            await self._usage.write()
+        except OSError as error:
+            self._reporter.once("", "usage_not_written", str(error))
+        else:
+            self._reporter.once("", "usage_not_written", "")
 
     async def post_usage(self) -> None:
         """Let the daemon book what requests have used."""

@@ -46,6 +46,7 @@ class UsageJournal:
         self._files = dict.fromkeys(files)
         self._newest = int(files[-1].stem) if files else 0
         self._open: UsagePostRequest | None = None
+        self._posted: Path | None = None
         self.unkept = 0
         self.unreadable: tuple[str, ...] = ()
 
@@ -73,8 +74,8 @@ class UsageJournal:
 
     def _room(self, boot: str) -> tuple[UsageRecord, ...] | None:
         """Return what the newest batch has, if it waits and takes more."""
-        batch = self._open
-        waits = batch is not None and self._file(self._newest) in self._files
+        batch, file = self._open, self._file(self._newest)
+        waits = file in self._files and file != self._posted
         if batch is None or not waits or batch.boot != boot or len(batch.records) >= MOST_RECORDS:
             return None
         return batch.records
@@ -83,8 +84,12 @@ class UsageJournal:
         return self._directory / f"{number:012d}.json"
 
     def oldest(self) -> Batch | None:
-        """Return the batch that waits longest; None if none does."""
+        """Return the batch that waits longest; None if none does.
+
+        Nothing joins it before ``booked`` or ``failed``.
+        """
         for file in list(self._files):
+            self._posted = file
             try:
                 return Batch(file, UsagePostRequest.model_validate_json(file.read_bytes()))
             except (ValidationError, FileNotFoundError):
@@ -97,6 +102,10 @@ class UsageJournal:
         self.unreadable = (*self.unreadable, file.name)
         with suppress(FileNotFoundError):
             file.rename(file.with_suffix(".unreadable"))
+
+    def failed(self) -> None:
+        """Let the batch that was posted wait as before."""
+        self._posted = None
 
     def booked(self, batch: Batch) -> None:
         """Forget a batch that the daemon has booked."""

@@ -1,11 +1,13 @@
 """Hears what requests have used, keeps it until the daemon has booked it."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.rpc.usage_messages import (
     MOST_RUNS,
     EngineCounters,
@@ -59,6 +61,7 @@ class _Memory:
 
 
 _MEMORY = TypeAdapter(_Memory)
+_Result = TypeVar("_Result")
 
 
 class UsageWatch:
@@ -74,6 +77,7 @@ class UsageWatch:
         journal: UsageJournal | None = None,
     ) -> None:
         self._calls, self._journal = calls, journal
+        self._turn = asyncio.Lock()
         self._since: UsageByAsker = {}
         self._lines: list[UsageLine] = []
         self._dropped = 0
@@ -149,19 +153,30 @@ class UsageWatch:
             del self._counts[next(iter(self._counts))]
 
     async def post(self) -> None:
-        """Write down what was heard, and post what waits until none does.
+        """Post what waits until none does; meanwhile more may be written down.
 
         Raises SlicewiseError if the daemon does not take it, OSError if the disk does not.
         """
         if self._journal is None or self._calls is None:
             return
-        await self._write(self._journal)
-        while (batch := await asyncio.to_thread(self._journal.oldest)) is not None:
-            answer = await self._calls.post_usage(batch.request)
+        while (batch := await self._with_journal(self._journal.oldest)) is not None:
+            try:
+                answer = await self._calls.post_usage(batch.request)
+            except SlicewiseError:
+                await self._with_journal(self._journal.failed)
+                raise
             self.refused = answer.refused[0].why if answer.refused else self.refused
-            await asyncio.to_thread(self._journal.booked, batch)
+            await self._with_journal(self._journal.booked, batch)
 
-    async def _write(self, journal: UsageJournal) -> None:
+    async def _with_journal(self, act: Callable[..., _Result], *words: object) -> _Result:
+        async with self._turn:
+            return await asyncio.to_thread(act, *words)
+
+    async def write(self) -> None:
+        """Write down what was heard; never waits for the daemon. Raises OSError."""
+        journal = self._journal
+        if journal is None:
+            return
         due = [line for line in self._lines if self._is_due(line)]
         if not due:
             return
@@ -172,9 +187,9 @@ class UsageWatch:
         memory = _MEMORY.dump_python(self._memory(), mode="json")
         try:
             for boot, of_boot in records.items():
-                await asyncio.to_thread(journal.add, boot, of_boot)
+                await self._with_journal(journal.add, boot, of_boot)
             # Of a launcher that ends in between the next one writes them again: booked once.
-            await asyncio.to_thread(journal.remember, memory)
+            await self._with_journal(journal.remember, memory)
         except OSError:
             self._lines = [*due, *self._lines]
             raise

@@ -84,12 +84,17 @@ def hear(made: UsageWatch, lines: Sequence[str]) -> list[Any]:
     return [made.hear(text) for text in lines]
 
 
+async def post(made: UsageWatch) -> None:
+    await made.write()
+    await made.post()
+
+
 async def test_a_line_is_booked_for_its_run(daemon: Daemon, tmp_path: Path):
     made = watch(daemon, tmp_path)
     run = ("nlp/chat", RUN)
     lines = ["held pool1", line(1), line(65), line(1)]
     assert hear(made, lines) == [None, run, run, None]
-    await made.post()
+    await post(made)
     assert daemon.booked.keys() == {("17-5", 1), ("17-5", 65)}
     record = daemon.booked["17-5", 65]
     assert (record.array_job_id, record.index, record.run_start_s) == RUN
@@ -114,18 +119,18 @@ async def test_what_is_not_booked_waits_on_disk_for_the_next_launcher(
     for number in (1, 65):
         hear(made, [line(number)])
         with pytest.raises(UnreachableError):
-            await made.post()
+            await post(made)
     assert made.waiting == 1
     (file,) = (tmp_path / "usage").glob("0*.json")
     assert file.stat().st_mode & 0o777 == 0o600
     daemon.is_away = False
     after = watch(daemon, tmp_path)
-    await after.post()
+    await post(after)
     assert len(daemon.booked) == 2
     assert not list((tmp_path / "usage").glob("0*.json"))
     # It hears all that the ring still has, and has heard the first two.
     hear(after, [line(1), line(65), line(193)])
-    await after.post()
+    await post(after)
     assert (len(daemon.booked), after.missed) == (3, 1)
 
 
@@ -134,9 +139,9 @@ async def test_a_batch_whose_answer_is_lost_is_posted_again(daemon: Daemon, tmp_
     hear(made, [line(1)])
     daemon.is_lost = True
     with pytest.raises(UnreachableError):
-        await made.post()
+        await post(made)
     daemon.is_lost = False
-    await made.post()
+    await post(made)
     assert (len(daemon.booked), made.waiting) == (1, 0)
 
 
@@ -146,12 +151,12 @@ async def test_a_line_waits_until_a_turn_says_whose_its_replica_was(
     monkeypatch.setattr("slicewise.launcher.process.usage_watch.wall_s", lambda: 2.0)
     made = UsageWatch(daemon, UsageJournal(tmp_path))
     hear(made, [line(1)])
-    await made.post()
+    await post(made)
     made.turned(state("0b" * 32))
-    await made.post()
+    await post(made)
     assert not daemon.booked
     made.turned(state("0b" * 32, DIGEST))
-    await made.post()
+    await post(made)
     assert daemon.booked["17-5", 1].index == 1
 
 
@@ -160,7 +165,7 @@ async def test_of_a_run_that_nobody_knows_the_request_is_booked_all_the_same(
 ):
     made = watch(daemon, tmp_path)
     hear(made, [line(1, "0b" * 32), line(65, "-")])
-    await made.post()
+    await post(made)
     assert [record.array_job_id for record in daemon.booked.values()] == [None, None]
 
 
@@ -173,10 +178,10 @@ async def test_the_journal_is_bounded(
     hear(made, [line(64 * place) for place in range(10)])
     daemon.is_away = True
     with pytest.raises(UnreachableError):
-        await made.post()
+        await post(made)
     assert (made.waiting, made.missed) == (2, 4)
     daemon.is_away = False
-    await made.post()
+    await post(made)
     assert len(daemon.booked) == 6
 
 
@@ -185,7 +190,7 @@ async def test_a_file_that_cant_be_read_is_set_aside(daemon: Daemon, tmp_path: P
     (tmp_path / "usage" / "000000000007.json").write_text("{")
     made = watch(daemon, tmp_path)
     hear(made, [line(1)])
-    await made.post()
+    await post(made)
     assert len(daemon.booked) == 1
     assert made.unreadable == "000000000007.json"
     assert (tmp_path / "usage" / "000000000007.unreadable").read_text() == "{"
@@ -195,7 +200,7 @@ async def test_why_a_record_is_refused_is_told(daemon: Daemon, tmp_path: Path):
     made = watch(daemon, tmp_path)
     daemon.refused = (RefusedRecord(number=1, why="no such tenant"),)
     hear(made, [line(1)])
-    await made.post()
+    await post(made)
     assert (made.refused, made.waiting) == ("no such tenant", 0)
 
 
@@ -211,7 +216,7 @@ async def test_engines_counters_are_told_as_records_count(
     """llama.cpp counts prompts without what it found in its cache, vLLM with it."""
     made = watch(daemon, tmp_path)
     hear(made, [line(1)])
-    await made.post()
+    await post(made)
     made.counted("nlp/chat", RUN, load(9 if counts_cached else 4, 7, counts_cached=counts_cached))
     await made.report_counters()
     await made.report_counters()
@@ -221,3 +226,19 @@ async def test_engines_counters_are_told_as_records_count(
     after.counted("nlp/chat", RUN, load(10, 8, counts_cached=counts_cached))
     await after.report_counters()
     assert daemon.counters[-1].prompt_tokens == (10 if counts_cached else 15)
+
+
+async def test_what_comes_while_a_batch_is_posted_joins_another_one(daemon: Daemon, tmp_path: Path):
+    made = watch(daemon, tmp_path)
+    book = daemon.post_usage
+
+    async def slow(request: UsagePostRequest) -> UsagePostAnswer:
+        if len(daemon.booked) == 0:
+            hear(made, [line(65)])
+            await made.write()
+        return await book(request)
+
+    daemon.post_usage = slow  # type: ignore[method-assign]
+    hear(made, [line(1)])
+    await post(made)
+    assert (len(daemon.booked), made.waiting) == (2, 0)
