@@ -9,7 +9,7 @@ in the same way, in gateway.lua.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated
 
 from pydantic import AfterValidator, StringConstraints
@@ -69,10 +69,28 @@ def meaning(models: Mapping[str, str], tenant: str, model: str) -> str | None:
     """Return the service, ``OWNER/NAME``, that a model's name means for a tenant; None if it means
     none that others share, nor one of the tenant's own by its form.
     """
-    found = (models.get(entry(scope, model)) for scope in scopes(models, tenant))
-    service = next((service for service in found if service is not None), NONE)
+    services = (models.get(entry(scope, model)) for scope in scopes(models, tenant))
+    service = next((service for service in services if service is not None), NONE)
     if service != NONE:
         return service
     if is_service(model):
         return model if model.startswith(f"{tenant}/") else None
     return f"{tenant}/{model}" if is_service(f"{tenant}/{model}") else None
+
+
+def meanings(models: Mapping[str, str], tenant: str, services: Iterable[str]) -> Mapping[str, str]:
+    """Return each name that means a service for a tenant, with the service.
+
+    ``services`` are all there are, ``OWNER/NAME``: the tenant's own are among them.
+    """
+    prefixes = [f"{scope}," for scope in reversed([*scopes(models, tenant)])]
+    named = {
+        key.removeprefix(prefix): service
+        for prefix in prefixes
+        for key, service in models.items()
+        if key.startswith(prefix)
+    }
+    own = {service for service in services if service.startswith(f"{tenant}/")}
+    by_default = {service.removeprefix(f"{tenant}/"): service for service in own}
+    by_default |= {service: service for service in own}
+    return by_default | {model: service for model, service in named.items() if service != NONE}

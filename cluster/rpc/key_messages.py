@@ -59,7 +59,8 @@ class KeyCreateRequest(Request, Asks[DoneAnswer], post="key-create"):
     ``sha256`` is all that is kept of the key. Sent twice, the key is added once.
 
     Attributes:
-        service: the only service of the tenant that the key opens; "": all. It need not exist yet.
+        service: the only service that the key opens, of the tenant NAME, of those that others share
+            with it OWNER/NAME; "": all. It need not exist yet.
         expires_s: Unix seconds from which the key lets no request in.
         person: a member of the tenant whose the key is; only operators name others than
             themselves. "": who asks.
@@ -69,7 +70,9 @@ class KeyCreateRequest(Request, Asks[DoneAnswer], post="key-create"):
     tenant: TenantText
     name: str = Field(max_length=63, pattern=r"^[A-Za-z0-9_.-]+$")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    service: str = Field("", max_length=63, pattern=r"^([a-z0-9][a-z0-9-]*)?$")
+    service: str = Field(
+        "", max_length=96, pattern=r"^(([a-z0-9_][a-z0-9_.-]*/)?[a-z0-9][a-z0-9-]*)?$"
+    )
     expires_s: int | None = Field(None, gt=0, le=_LATEST_S)
     person: str = Field("", max_length=128, pattern=NO_CONTROLS)
 
@@ -130,7 +133,7 @@ class KeyGrant(Message):
     """What one key opens, and whose it is.
 
     Attributes:
-        opens: TENANT, or TENANT/SERVICE for a key of one service.
+        opens: TENANT, or for a key of one service TENANT/NAME, or TENANT/OWNER/NAME of another's.
         person: whose key it is; ``NOBODY`` for a name that can be no person's.
         expires_s: Unix seconds from which it lets no request in; None: never.
     """

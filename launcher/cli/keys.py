@@ -142,7 +142,7 @@ def create_key(
     if not yes and not settings.gateway.require_keys:
         _ask_if_first(daemon, tenant, as_json=as_json)
     _make(daemon, request)
-    if service and not as_json:
+    if service and "/" not in service and not as_json:
         _note_of_unknown_service(daemon, tenant, service)
     if as_json:
         print_json(CreatedKey(key_id, tenant, service, name, expires_s, key, person))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from slicewise.cluster.language.audience import EVERY_TENANT
 from slicewise.cluster.language.palette import style_of
 from slicewise.cluster.language.units import slices_text, slices_words
 from slicewise.cluster.rpc.messages import AdapterReport, ReplicaLoad, ServiceQuality, ServiceReport
@@ -131,6 +132,8 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
     yield "service", Text(f"{service.service} ({_arrays(service)})")
     yield "state", condition(service)
     yield "address", Text(f"{service.url}{service.api}/...")
+    if service.audience:
+        yield "audience", Text(_audience(service.audience))
     yield "replicas", _replicas(service)
     yield "requests", Text(_requests(service))
     if service.quality is not None:
@@ -154,6 +157,12 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
     yield "quota", Text(_quota(service))
     for heading, text, style in _remarks(service):
         yield heading, Text(text, style=style)
+
+
+def _audience(audience: Sequence[str]) -> str:
+    if EVERY_TENANT in audience:
+        return "all tenants"
+    return f"{', '.join(audience)}, each with all below it"
 
 
 def _adapter(adapter_report: AdapterReport) -> str:

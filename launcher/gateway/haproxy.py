@@ -223,7 +223,8 @@ class HaproxyRuntime:
             self._known = known.with_changes(made)
 
     async def set_grants(self, grants: GrantsAnswer) -> None:
-        """Admit requests with these API keys and no others; ``protected`` tenants require one.
+        """Admit requests with these API keys and no others, to what models mean for their tenants;
+        ``protected`` tenants require one.
 
         What is granted is also written to files, with which HAProxy starts. Streams that another
         key has let in are ended. Raises OSError if this user may not write the files, after HAProxy
@@ -234,7 +235,7 @@ class HaproxyRuntime:
         # In this order no request with a valid key is refused in between.
         limits = limit_entries(grants.limits)
         told = {self._maps.limits: limits, self._maps.keys: keys}
-        wanted = {**told, self._maps.protected: asked}
+        wanted = {**told, self._maps.protected: asked, self._maps.models: grants.models}
         unwritten: OSError | None = None
         for path, entries in wanted.items():
             try:

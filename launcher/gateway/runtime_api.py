@@ -170,6 +170,11 @@ class Maps:
         return self.directory / "limits.map"
 
     @cached_property
+    def models(self) -> Path:
+        """Map of services that models' names mean: ``slicewise.cluster.language.model_names``."""
+        return self.directory / "models.map"
+
+    @cached_property
     def replicas(self) -> Path:
         """Map of digests of the certificates that servers expect, by ``BACKEND/rN``."""
         return self.directory / "replicas.map"
@@ -190,7 +195,8 @@ class Maps:
         told = (self.services, self.closing, self.retry_after, self.in_time, self.failing)
         asked = (self.deadlines, self.retry_once, self.sequences, self.asked)
         counted = (self.used, self.failed_calls, self.tenants, self.adapters, self.priorities)
-        return (*told, *asked, self.keys, self.protected, self.limits, self.replicas, *counted)
+        granted = (self.keys, self.protected, self.limits, self.models)
+        return (*told, *asked, *granted, self.replicas, *counted)
 
     def certificate(self, server: str) -> Path:
         """Return the file by which HAProxy names the certificate that ``BACKEND/rN`` expects.

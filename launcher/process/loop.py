@@ -391,7 +391,10 @@ class Launcher:
         if self._state is None or not self._leader.leads():
             return
         try:
-            await self._runtime.set_grants(await self._daemon.grants())
+            granted = await self._daemon.grants()
+            if self._statistics is not None:
+                self._statistics.told(granted.models)
+            await self._runtime.set_grants(granted)
         except (SlicewiseError, OSError) as error:
             self._reporter.once("", "keys_not_set", str(error))
         else:

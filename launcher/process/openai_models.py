@@ -1,14 +1,17 @@
-"""Lists a tenant's services that speak OpenAI's API as its models, and their adapters.
+"""Lists services that speak OpenAI's API as models, and their adapters: a tenant's, or all that a
+key may use.
 
 Those that sleep are models, too.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from slicewise.cluster.language.adapters import model_name
 from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.model_names import meanings
 from slicewise.cluster.language.service import tenant_of
 from slicewise.launcher.rules.engines.engine import OPENAI_API
 from slicewise.launcher.rules.engines.openai import ListedModel, models_answer, openai_error
@@ -27,12 +30,11 @@ class _Service:
     submit_s: int
     adapters: tuple[str, ...]
 
-    def models(self, key: str) -> Iterator[ListedModel]:
-        """Yield the service as a model, then its adapters."""
-        tenant, _, name = key.partition("/")
-        yield ListedModel(name, tenant, self.submit_s)
+    def models(self, owner: str, name: str) -> Iterator[ListedModel]:
+        """Yield the service as a model of this name, then its adapters."""
+        yield ListedModel(name, owner, self.submit_s)
         for adapter in self.adapters:
-            yield ListedModel(model_name(name, adapter), tenant, self.submit_s, parent=name)
+            yield ListedModel(model_name(name, adapter), owner, self.submit_s, parent=name)
 
 
 class OpenAIModels:
@@ -40,6 +42,11 @@ class OpenAIModels:
 
     def __init__(self) -> None:
         self._known: Mapping[str, _Service] | None = None
+        self._meanings: Mapping[str, str] = {}
+
+    def told(self, models: Mapping[str, str]) -> None:
+        """Take over what models mean, as ``slicewise.cluster.language.model_names`` says."""
+        self._meanings = models
 
     def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over which services there are.
@@ -61,15 +68,35 @@ class OpenAIModels:
     def answer(self, scope: str, path: str) -> StatisticsAnswer:
         """Answer a client that asks for ``MODELS_PATH`` or for a model below it.
 
-        ``scope`` is what its key opens: TENANT, or TENANT/SERVICE.
+        ``scope`` is what its key opens: TENANT, TENANT/SERVICE or TENANT/OWNER/SERVICE. At a
+        tenant's address those of its own are listed. Behind a slash it stands for the site's: all
+        that the key may use, by what a client can give as model there.
         """
         if self._known is None:
             message = "the launcher has just started. Try again."
             return openai_error(503, Code.GATEWAY_STATISTICS, message)
+        of = scope.removeprefix("/")
+        named = self._usable(self._known, of) if of != scope else self._own(self._known, of)
         models = [
-            model
-            for key, service in sorted(self._known.items())
-            if scope in {key, tenant_of(key)}
-            for model in service.models(key)
+            model for key, name in named for model in self._known[key].models(tenant_of(key), name)
         ]
         return models_answer(models, unquote(path).removeprefix(MODELS_PATH).strip("/"))
+
+    def _own(self, services: Mapping[str, _Service], scope: str) -> Iterator[tuple[str, str]]:
+        """Yield a tenant's services, or the one that a key opens, with their names."""
+        for key in sorted(services):
+            if scope in {key, tenant_of(key)}:
+                yield key, key.partition("/")[2]
+
+    def _usable(self, services: Mapping[str, _Service], scope: str) -> Iterator[tuple[str, str]]:
+        """Yield services with what they are called at the site's address, aliases last."""
+        tenant, _, only = scope.partition("/")
+        named: dict[str, set[str]] = defaultdict(set)
+        for model, service in meanings(self._meanings, tenant, services).items():
+            if only in {"", service} or f"{tenant}/{only}" == service:
+                named[service].add(model)
+        for service in sorted(named.keys() & services.keys()):
+            name = service.partition("/")[2]
+            yield service, name if name in named[service] else service
+            for alias in sorted(named[service] - {name, service}):
+                yield service, alias

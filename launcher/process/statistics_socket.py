@@ -56,6 +56,10 @@ class StatisticsSocket:
         self._statistics.turned(plan, state)
         self._models.turned(plan, state)
 
+    def told(self, models: Mapping[str, str]) -> None:
+        """Take over what models mean, as ``slicewise.cluster.language.model_names`` says."""
+        self._models.told(models)
+
     async def step(self, *, leads: bool) -> None:
         """Listen if this launcher leads, and only then; save what replicas have counted.
 

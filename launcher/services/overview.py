@@ -6,6 +6,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import computed_field
 
+from slicewise.cluster.language.audience import audience_of
 from slicewise.cluster.language.documents import HIDDEN, TextOrNull
 from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.language.replica_shape import ReplicaShape
@@ -102,6 +103,7 @@ class ServiceObservation:
         token_objective: the same of its tokens, such as ``ttft_ms 500, tpot_ms 50``.
         note: why slots that should run do not: quota, failed starts, Slurm's reason; "" if all is
             well.
+        audience: tenants that may ask it beside its owner, each with all below it; ``*`` is all.
     """
 
     array_job_id: int
@@ -129,6 +131,7 @@ class ServiceObservation:
     quota: TenantView | None
     note: str
     token_objective: TextOrNull = ""
+    audience: tuple[str, ...] = ()
 
     @computed_field
     @property
@@ -375,6 +378,7 @@ def _service(
         quota=tenant,
         note="; ".join(filter(None, (newest.note, waiting_text(newest)))),
         token_objective=", ".join(_said(newest, _TOKEN_OBJECTIVES)),
+        audience=tuple(sorted(audience_of(newest.directives))),
     )
 
 

@@ -341,6 +341,7 @@ class Harness:
         opens: Mapping[str, str | KeyGrant],
         protected: Iterable[str] = (),
         limits: tuple[SubjectLimits, ...] = (),
+        models: Mapping[str, str] = NONE,
     ) -> None:
         """Let these keys in, by SHA-256: mostly it is enough what each opens."""
         keys = {
@@ -350,9 +351,10 @@ class Harness:
             for key, grant in opens.items()
         }
         closed = {*protected, *(tenant_of(key.opens) for key in keys.values())}
-        await self.runtime.set_grants(
-            GrantsAnswer(keys=keys, protected=tuple(closed), limits=limits)
+        granted = GrantsAnswer(
+            keys=keys, protected=tuple(closed), limits=limits, models=dict(models)
         )
+        await self.runtime.set_grants(granted)
 
     async def has_counted(self, wanted: Mapping[int, tuple[int, int]]) -> bool:
         """Whether those are the answers and errors of the replicas that have answered, by port."""
@@ -433,7 +435,7 @@ def write_files(settings: GatewaySettings) -> None:
 
 @asynccontextmanager
 async def statistics_up(
-    gateway: Harness, *replicas: "Replica | ReplicaProcess"
+    gateway: Harness, *replicas: "Replica | ReplicaProcess", models: Mapping[str, str] = NONE
 ) -> AsyncIterator[Callable[..., None]]:
     """As the launcher serves them; what is yielded tells it of other replicas."""
     directory = gateway.settings.directory
@@ -460,6 +462,7 @@ async def statistics_up(
         served.turned(plan, {**dict.fromkeys(models, ServiceState()), **state})
 
     turned(*replicas)
+    served.told(models)
     await served.step(leads=True)
     yield turned
     served.close()

@@ -98,7 +98,8 @@ def started_words(own: EngineSettings, place: Path, *, engine: str, **change: ob
 
 
 VLLM_WORDS = [
-    *("--served-model-name", "m", "chat", "chat.7.3", "--uds", "/tmp/p/http.sock"),
+    *("--served-model-name", "m", "chat", "vision/chat", "chat.7.3"),
+    *("--uds", "/tmp/p/http.sock"),
     *("--max-num-seqs", "64", "--tensor-parallel-size", "2"),
     *("--pipeline-parallel-size", "1", "--allowed-local-media-path", ""),
     *("--allowed-media-domains", "none: see media_domains"),
@@ -118,7 +119,7 @@ def test_vllm_is_started_with_its_names_and_the_model_s_options(tmp_path: Path):
     words = started_words(
         EngineSettings(command=tmp_path / "b" / "server"), tmp_path / "b", name="m", **told
     )
-    names = [word for word in VLLM_WORDS if word != "chat"]
+    names = ["vision/m" if word == "vision/chat" else word for word in VLLM_WORDS if word != "chat"]
     model = str(tmp_path / "b" / "it's m" / "m")
     assert words == ["server", "serve", model, *names, "--config", f"{model}/vllm.yaml", "env=1"]
 

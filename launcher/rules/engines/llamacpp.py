@@ -22,7 +22,7 @@ from slicewise.launcher.rules.engines.llamacpp_model import BESIDE, is_model, mo
 from slicewise.launcher.rules.engines.load import EngineCounts, EngineLoad
 from slicewise.launcher.rules.engines.metrics_text import counters, figures
 from slicewise.launcher.rules.engines.model_files import ModelFiles, ModelNeeds
-from slicewise.launcher.rules.engines.openai import OpenAIEngine
+from slicewise.launcher.rules.engines.openai import COUNT_TOKENS, MESSAGES, OpenAIEngine
 from slicewise.launcher.rules.engines.said import Said
 
 _MOST_SLOTS = 256
@@ -92,6 +92,7 @@ class LlamaCpp(OpenAIEngine):
 
     pool = "llamacpp"
     version_path = "/props"
+    http_paths = (*OpenAIEngine.http_paths, MESSAGES, COUNT_TOKENS)
     # Such a request goes on when its client has gone, for a client that comes back.
     dropped_headers = ("x-conversation-id",)
     # It closes an idle connection after 5 s, maybe just when a request comes, and a thread waits

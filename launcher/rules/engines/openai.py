@@ -21,6 +21,11 @@ from slicewise.launcher.rules.engines.statistics import StatisticsAnswer
 
 _ANSWERS = "/v1/(completions|chat/completions|responses)"
 """Paths whose answers may be streams."""
+MESSAGES = "/v1/messages"
+"""Path of Anthropic's API at vLLM and llama.cpp; its answers may be streams."""
+COUNT_TOKENS = f"{MESSAGES}/count_tokens"
+AUDIO = "/v1/audio/(transcriptions|translations)"
+"""Paths to which vLLM takes a form with a recording."""
 SCORES = "/v1/score"
 """Path of vLLM and SGLang at which pairs of texts get scores."""
 KEEP_ALIVE_S = 86_400
@@ -116,7 +121,7 @@ class OpenAIEngine:
     grpc_paths: tuple[str, ...] = ()
     health_paths: tuple[str, ...] = ("/health", "/v1/health")
     statistics_paths: tuple[str, ...] = ()
-    stream_paths: tuple[str, ...] = (_ANSWERS,)
+    stream_paths: tuple[str, ...] = (_ANSWERS, MESSAGES)
     served = "models, completions, chat, responses, embeddings and reranking (/v1/...)"
     dropped_headers: tuple[str, ...] = ()
     keeps_connections = True

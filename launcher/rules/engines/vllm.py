@@ -22,8 +22,11 @@ from slicewise.launcher.rules.engines.engine import (
 )
 from slicewise.launcher.rules.engines.load import EngineCounts, EngineLoad
 from slicewise.launcher.rules.engines.openai import (
+    AUDIO,
     BATCHED_ADAPTERS,
+    COUNT_TOKENS,
     KEEP_ALIVE_S,
+    MESSAGES,
     SCORES,
     Cards,
     OpenAIEngine,
@@ -103,7 +106,7 @@ class Vllm(OpenAIEngine):
 
     pool = "vllm"
     version_path = "/version"
-    http_paths = (*OpenAIEngine.http_paths, SCORES)
+    http_paths = (*OpenAIEngine.http_paths, SCORES, MESSAGES, COUNT_TOKENS, AUDIO)
     # Most models' cache of keys and values is full before.
     slots = 256
 
@@ -112,7 +115,7 @@ class Vllm(OpenAIEngine):
         wanted = self.slots if spec.concurrency == AUTO else spec.concurrency
         slots = MEASURED_SLOTS if is_measured else wanted
         # Clients may call the model by its name or the service's; the last name is the identity.
-        names = dict.fromkeys((spec.model, spec.name))
+        names = dict.fromkeys((spec.model, spec.name, f"{spec.tenant}/{spec.name}"))
         return (
             f'serve "$models"/{spec.model} --served-model-name {" ".join(names)} "$id"',
             '--uds "$private/http.sock"',

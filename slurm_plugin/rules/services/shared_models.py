@@ -103,13 +103,13 @@ class _Names:
         visible_above: AbstractSet[str],
     ) -> Mapping[str, str]:
         """Return the entries of a scope: names that the ``new`` services give another meaning."""
-        found = {}
+        entries = {}
         for service in new:
             for model in self._of(service):
                 before, after = self._meaning(model, visible_above), self._meaning(model, visible)
                 if before != after:
-                    found[entry(scope, model)] = after or NONE
-        return found
+                    entries[entry(scope, model)] = after or NONE
+        return entries
 
     def own_entries(
         self, tenant: str, own: AbstractSet[str], visible: AbstractSet[str]

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from slicewise.cluster.rpc.messages import ServiceQuality, ViewAnswer
 from slicewise.launcher.cli import service_view
 from slicewise.launcher.cli.service import service_app
+from slicewise.launcher.cli.show_services import _facts
 from slicewise.launcher.services.overview import ServiceObservation, join
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -88,3 +89,15 @@ def printed(
     result = CliRunner().invoke(service_app, ["status", "chat", "--watch", *words])
     assert result.exit_code == 0
     return result.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("audience", "words"),
+    [("*", "all tenants"), ("bio,nlp", "bio, nlp, each with all below it"), ("", "")],
+)
+def test_who_may_ask_a_service_is_shown(audience: str, words: str):
+    view = a_service(directives={"audience": audience})
+    answer = ViewAnswer(observed_s=1.0, complete=True, services=(view,), tenants=())
+    (service,) = join(answer, None, "http://gateway", last_line=lambda *_: "")
+    shown = {heading: str(text) for heading, text in _facts(service)}
+    assert shown.get("audience", "") == words

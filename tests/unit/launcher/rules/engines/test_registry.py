@@ -21,7 +21,13 @@ from slicewise.launcher.rules.engines.engine import (
     SlottedEngine,
     TokenEngine,
 )
-from slicewise.launcher.rules.engines.openai import SCORES, OpenAIEngine
+from slicewise.launcher.rules.engines.openai import (
+    AUDIO,
+    COUNT_TOKENS,
+    MESSAGES,
+    SCORES,
+    OpenAIEngine,
+)
 from slicewise.launcher.rules.engines.registry import (
     ENGINES,
     OWN_ENGINES,
@@ -125,7 +131,8 @@ def test_engines_of_openai_s_api_differ_in_what_they_say():
     shared = ("stream_paths", "api", "served", "failure", "smallest_request")
     for name in ("llamacpp", "vllm", "sglang"):
         assert isinstance(ENGINES[name], OpenAIEngine)
-        assert set(ENGINES[name].http_paths) - {SCORES} == set(OpenAIEngine.http_paths)
+        of_its_own = {SCORES, MESSAGES, COUNT_TOKENS, AUDIO}
+        assert set(ENGINES[name].http_paths) - of_its_own == set(OpenAIEngine.http_paths)
         assert not any(one in vars(type(ENGINES[name])) for one in shared)
 
 
