@@ -421,7 +421,6 @@ async def shakes_hands(address: str, group: str) -> bool:
     return b"BEGIN CERTIFICATE" in said
 
 
-@pytest.mark.promise("A request has a payer, a person and a key.")
 async def test_a_request_is_its_key_s_person_s_and_tenant_s(gateway: Harness, replicas):
     """In whichever header the key came that opens what is asked for."""
     configuration = gateway.settings.directory / CONFIGURATION
