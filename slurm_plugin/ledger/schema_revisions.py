@@ -27,7 +27,7 @@ from slicewise.slurm_plugin.ledger.tables import (
     service_generations,
     service_orders,
 )
-from slicewise.slurm_plugin.ledger.usage_tables import usage_records
+from slicewise.slurm_plugin.ledger.usage_tables import usage_gateways, usage_records
 
 BASE = "base"
 """The revision before the first: no tables."""
@@ -41,6 +41,7 @@ LAUNCHER_SCHEMA = "launcher"
 _APPENDED = (loan_changes, quota_changes, quota_windows, quota_window_ends)
 _APPENDED_BY_DAEMON = (
     *(service_orders, service_generations),
+    usage_gateways,
     *(api_keys, api_key_revocations, api_key_openings, request_limits),
 )
 _OWN_WORDS = frozenset({"id", "recorded_at"})

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from slicewise.cluster.language.meters import (
     CACHED_PROMPT_TOKENS,
@@ -20,6 +22,7 @@ from slicewise.cluster.rpc.usage_messages import (
     UsageRecord,
     WantedAllowance,
 )
+from slicewise.slurm_plugin.ledger import schema_revisions
 from slicewise.slurm_plugin.ledger.allowances import AllowanceTime
 from slicewise.slurm_plugin.ledger.store import Ledger
 
@@ -316,3 +319,36 @@ def test_a_meter_on_which_nothing_was_used_has_no_run(ledger: Ledger, database: 
     post(ledger, "b", [a_record(0, **nothing, outcome="failed")])
     assert rows(database, "SELECT meter FROM slicewise.runs") == [("requests",)]
     assert is_sound(ledger)
+
+
+def test_the_daemon_s_role_may_book_and_set_aside_and_change_no_record(
+    ledger: Ledger, database: str
+):
+    role = f"daemon_{uuid4().hex}"
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role}")
+        try:
+            schema_revisions.grant(database, role, "daemon")
+            connection.execute(f"SET ROLE {role}")
+            batch = {"cluster": "testing", "boot": "b", "zone": "UTC", "records": []}
+            batch["records"] = [a_record(0).model_dump()]
+            posted = connection.execute("SELECT slicewise.post_usage(%s)", (Jsonb(batch),))
+            assert posted.fetchone() == ([0],)
+            for statement in (
+                "INSERT INTO slicewise.usage_gateways (cluster, boot) VALUES ('testing', 'c')",
+                "INSERT INTO slicewise.allowances VALUES (1, 'vision', '', '', 5, 7)",
+                "DELETE FROM slicewise.allowances",
+            ):
+                connection.execute(statement)
+            for statement in (
+                "INSERT INTO slicewise.usage_hours SELECT * FROM slicewise.usage_hours",
+                "UPDATE slicewise.usage_months SET tokens = 0",
+                "DELETE FROM slicewise.usage_records",
+                "UPDATE slicewise.engine_counters SET output_tokens = 0",
+            ):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(statement)
+        finally:
+            connection.execute("RESET ROLE")
+            connection.execute(f"DROP OWNED BY {role}")
+            connection.execute(f"DROP ROLE {role}")
