@@ -261,6 +261,11 @@ class LedgerSettings(_Section):
         description="Who bears the use of a run that a failure of its node ended: tenant is "
         "charged as usual, operator waives it.",
     )
+    idle_time: Literal["owner", "audience"] = Field(
+        "owner",
+        description="Who bears the time in which a service that others may ask has no request: its "
+        "owner, or its audience, by nominal quota.",
+    )
     by_hand: Literal["put back", "adopt"] = Field(
         "put back",
         description="What to do with a limit that was changed with sacctmgr; adopt takes the "

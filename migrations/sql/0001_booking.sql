@@ -34,7 +34,7 @@ BEGIN
 END $$;
 
 -- A transfer may only move an amount between the two accounts that its kind names, of its run's
--- payer and tenant or its budget entry's tenant; and only out of a reservation that is open and
+-- payer and tenant, its share's or its budget entry's tenant; and only out of a reservation that is open and
 -- large enough. A run's first is its only reserve. Rows are locked in order of their ids: no two statements wait for each other.
 CREATE FUNCTION slicewise.transfers_inserted() RETURNS trigger LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -53,24 +53,33 @@ BEGIN
                    'waive: operator to waived',
                    'use: available to used',
                    'grant: granted to available',
-                   'revoke: available to granted')
+                   'revoke: available to granted',
+                   'share: available to used',
+                   'relieve: used to available')
                AND d.cluster = coalesce(r.cluster, b.cluster) AND c.cluster = d.cluster
                AND d.meter = coalesce(r.meter, b.meter) AND c.meter = d.meter
-               AND d.tenant = CASE WHEN d.kind IN ('used', 'waived', 'operator') THEN r.tenant
-                                   ELSE coalesce(r.payer, r.tenant, b.tenant) END
-               AND c.tenant = CASE WHEN c.kind IN ('used', 'waived', 'operator') THEN r.tenant
-                                   ELSE coalesce(r.payer, r.tenant, b.tenant) END
+               AND d.tenant = CASE WHEN d.kind IN ('used', 'waived', 'operator') THEN p.tenant
+                                   ELSE coalesce(p.payer, p.tenant, b.tenant) END
+               AND c.tenant = CASE WHEN c.kind IN ('used', 'waived', 'operator') THEN p.tenant
+                                   ELSE coalesce(p.payer, p.tenant, b.tenant) END
+               AND (i.kind IN ('share', 'relieve')) = (s.id IS NOT NULL)
+               AND (s.id IS NULL OR s.tenant <> r.tenant AND i.amount = abs(s.amount))
                AND CASE i.kind WHEN 'grant' THEN i.amount = b.amount
                                WHEN 'revoke' THEN i.amount = -b.amount
                                ELSE b.id IS NULL END
                AND i.amount > 0
-               AND (i.run_id IS NULL) = (b.id IS NOT NULL)
+               AND num_nonnulls(i.run_id, b.id, s.id) = 1
                AND (i.number IS NULL) = (i.run_id IS NULL)
                AND (i.until_s IS NULL) = (i.run_id IS NULL)
                AND (i.kind = 'use' OR (i.number IS NOT DISTINCT FROM 1) = (i.kind = 'reserve'))
                    AS rightful
           FROM inserted i
-          LEFT JOIN slicewise.runs r ON r.id = i.run_id
+          LEFT JOIN slicewise.share_entries s ON s.id = i.share_entry_id
+          LEFT JOIN slicewise.runs r ON r.id = coalesce(i.run_id, s.run_id)
+         CROSS JOIN LATERAL (
+               SELECT CASE WHEN is_others THEN s.tenant ELSE r.tenant END AS tenant,
+                      CASE WHEN is_others THEN s.payer ELSE r.payer END AS payer
+                 FROM (SELECT (i.kind = 'share') = (s.amount > 0) AS is_others) AS party) AS p
           LEFT JOIN slicewise.budget_entries b ON b.id = i.budget_entry_id
           LEFT JOIN slicewise.accounts d ON d.id = i.debit_account_id
           LEFT JOIN slicewise.accounts c ON c.id = i.credit_account_id
@@ -385,7 +394,7 @@ AS $$
 $$;
 
 -- Of the seal over the transfers behind one up to another: what they say themselves, and what their
--- budget entries say; with its first transfer what a run says; then what changes of quotas say. By
+-- budget entries and shares say; with its first transfer what a run says; then what changes of quotas say. By
 -- index alone: a batch is small, however long the history is.
 CREATE FUNCTION slicewise.seal_hash(behind slicewise.seals, up_to slicewise.seals)
 RETURNS bytea LANGUAGE sql STABLE
@@ -394,17 +403,21 @@ RETURNS bytea LANGUAGE sql STABLE
 AS $$
     SELECT sha256(coalesce(behind.hash, '') || convert_to(coalesce(string_agg(
                ROW(t.id, t.run_id, t.number, t.kind, t.debit_account_id, t.credit_account_id,
-                   t.amount, t.until_s, t.recorded_at, t.budget_entry_id)::text
+                   t.amount, t.until_s, t.recorded_at, t.budget_entry_id, t.share_entry_id)::text
                || CASE WHEN r.id IS NULL THEN '' ELSE
                       ROW(r.cluster, r.meter, r.job_id, r.start_s, r.tenant, r.payer, r.user_name, r.task,
                           r.gres, r.cost_millislices)::text END
                || CASE WHEN b.id IS NULL THEN '' ELSE
                       ROW(b.cluster, b.tenant, b.meter, b.kind, b.amount, b.period_start_s,
-                          b.author, b.reason, b.recorded_at, b.key)::text END,
+                          b.author, b.reason, b.recorded_at, b.key)::text END
+               || CASE WHEN s.id IS NULL THEN '' ELSE
+                      ROW(s.run_id, s.hour_s, s.number, s.tenant, s.payer, s.part, s.amount,
+                          s.recorded_at)::text END,
                E'\n' ORDER BY t.id), '') || slicewise.sealed_policy(behind, up_to), 'UTF8'))
       FROM slicewise.transfers t
       LEFT JOIN slicewise.runs r ON r.id = CASE t.number WHEN 1 THEN t.run_id END
       LEFT JOIN slicewise.budget_entries b ON b.id = t.budget_entry_id
+      LEFT JOIN slicewise.share_entries s ON s.id = t.share_entry_id
      WHERE t.id > coalesce(behind.last_transfer_id, 0) AND t.id <= up_to.last_transfer_id;
 $$;
 

@@ -83,6 +83,48 @@ COMMENT ON TABLE slicewise.budget_entries
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.budget_entries
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
 
+CREATE TABLE slicewise.shared_hours (
+    run_id bigint CONSTRAINT fk_shared_hours_run_id REFERENCES slicewise.runs (id),
+    hour_s bigint CONSTRAINT ck_shared_hours_hour_whole CHECK (hour_s % 3600 = 0),
+    number integer NOT NULL,
+    from_s bigint NOT NULL,
+    until_s bigint NOT NULL,
+    amount bigint NOT NULL CONSTRAINT ck_shared_hours_amount_not_negative CHECK (amount >= 0),
+    requests bigint NOT NULL,
+    busy_ms bigint NOT NULL,
+    weights jsonb NOT NULL,
+    idle jsonb NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT ck_shared_hours_within
+        CHECK (from_s >= hour_s AND until_s <= hour_s + 3600 AND from_s <= until_s),
+    CONSTRAINT pk_shared_hours PRIMARY KEY (run_id, hour_s)
+);
+CREATE INDEX ix_shared_hours_hour ON slicewise.shared_hours (hour_s);
+COMMENT ON TABLE slicewise.shared_hours
+    IS 'Hours of shared services'' runs that were divided, and by what, as it was done last. Overwritten, by a function alone.';
+
+CREATE TABLE slicewise.share_entries (
+    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_share_entries PRIMARY KEY,
+    run_id bigint NOT NULL,
+    hour_s bigint NOT NULL,
+    number integer NOT NULL,
+    tenant text NOT NULL CONSTRAINT ck_share_entries_tenant_named CHECK (tenant <> ''),
+    payer text CONSTRAINT ck_share_entries_payer_another CHECK (payer <> tenant),
+    part text NOT NULL CONSTRAINT ck_share_entries_part_known CHECK (part IN ('tokens', 'idle')),
+    amount bigint NOT NULL CONSTRAINT ck_share_entries_amount_not_zero CHECK (amount <> 0),
+    recorded_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT fk_share_entries_run_id
+        FOREIGN KEY (run_id, hour_s) REFERENCES slicewise.shared_hours (run_id, hour_s),
+    CONSTRAINT uq_share_entries_part UNIQUE (run_id, hour_s, tenant, part, number)
+);
+-- By it a budget finds what of others' runs it paid since its period began.
+CREATE INDEX ix_share_entries_payer
+    ON slicewise.share_entries ((coalesce(payer, tenant)), recorded_at);
+COMMENT ON TABLE slicewise.share_entries
+    IS 'What of an hour of a run a tenant has more or less than before, and whose budget pays if not its own; append-only.';
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.share_entries
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
+
 CREATE TABLE slicewise.transfers (
     id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_transfers PRIMARY KEY,
     -- The trigger looks at run, number, kind, accounts and amount, and so does ``book``: PostgreSQL
@@ -98,12 +140,16 @@ CREATE TABLE slicewise.transfers (
     recorded_at timestamptz NOT NULL DEFAULT now(),
     budget_entry_id bigint CONSTRAINT fk_transfers_budget_entry_id
         REFERENCES slicewise.budget_entries (id),
+    share_entry_id bigint CONSTRAINT fk_transfers_share_entry_id
+        REFERENCES slicewise.share_entries (id),
     CONSTRAINT uq_transfers_number UNIQUE (run_id, number)
 );
+CREATE UNIQUE INDEX uq_transfers_share
+    ON slicewise.transfers (share_entry_id, kind) WHERE share_entry_id IS NOT NULL;
 CREATE UNIQUE INDEX uq_transfers_entry
     ON slicewise.transfers (budget_entry_id) WHERE budget_entry_id IS NOT NULL;
 COMMENT ON TABLE slicewise.transfers
-    IS 'Each moves an amount between two accounts of one meter, of a run or a budget; append-only.';
+    IS 'Each moves an amount between two accounts of one meter, of a run, a budget or a share; append-only.';
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.transfers
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
 

@@ -250,7 +250,7 @@ AS $$
 DECLARE
     used slicewise.transfers[];
 BEGIN
-    SELECT array_agg(ROW(NULL, NULL, NULL, 'use', a.id, u.id, s.amount, s.until_s, NULL, NULL)
+    SELECT array_agg(ROW(NULL, NULL, NULL, 'use', a.id, u.id, s.amount, s.until_s, NULL, NULL, NULL)
                      ::slicewise.transfers)
       INTO used
       FROM (SELECT f.payer, max(f.end_ms) / 1000 AS until_s,

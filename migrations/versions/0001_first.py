@@ -15,8 +15,10 @@ _PARTS = (
     "lending",
     "books",
     "booking",
+    "shares",
     "usage",
     "services",
+    "costs",
     "journals",
     "figures",
 )

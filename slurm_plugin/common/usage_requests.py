@@ -32,6 +32,8 @@ class TokenLine(Message):
             see the tenant only.
         cached_prompt_tokens: a part of the prompt tokens.
         first_token_ms: mean milliseconds until the first token; None without any.
+        millislice_s: what of the replicas' time was charged for it, of hours that are divided; of
+            person and key ``-`` with idle time.
     """
 
     day: str = ""
@@ -44,6 +46,7 @@ class TokenLine(Message):
     cached_prompt_tokens: int
     output_tokens: int
     first_token_ms: float | None = None
+    millislice_s: int = 0
 
 
 class Unattributed(Message):

@@ -15,6 +15,7 @@ from slicewise.slurm_plugin.common.log import report, report_failure, warn
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.quota_cycle.post_charges import Posted, post
 from slicewise.slurm_plugin.quota_cycle.rollover import roll_over_budgets
+from slicewise.slurm_plugin.quota_cycle.share_hours import share_hours
 from slicewise.slurm_plugin.rules.accounting.charging import (
     ACCOUNTING_DELAY_S,
     Tariff,
@@ -33,6 +34,9 @@ _SETTLE_S = 5.0
 
 _SEAL_S = 60.0
 """Seconds between seals while this daemon books nothing: other processes may have booked."""
+
+_SHARE_S = 60.0
+"""Seconds between two looks for hours of shared services that are over."""
 
 _LATE_S = 60
 """Seconds after a run is gone during which every turn asks accounting for its end. After that
@@ -104,6 +108,8 @@ class ChargingLoop:
         self._settle_due_s = 0.0
         self._has_booked = False
         self._seal_due_s = 0.0
+        self._share_due_s = 0.0
+        self._not_shared: frozenset[RunKey] = frozenset()
         self._lost_runs: Mapping[RunKey, LostRun] | None = None
         self._kept: frozenset[RunKey] = frozenset()
         self._keep_due_s = 0.0
@@ -122,13 +128,17 @@ class ChargingLoop:
         await asyncio.to_thread(self._ledger.charges.accounted_until_s)
 
     async def turn(self) -> None:
-        """Charge what Slurm shows, then begin the budgets' periods that are due."""
+        """Charge what Slurm shows, divide what is shared, then begin the budgets' periods that are
+        due.
+        """
         await self._read_policy()
         state = self._cluster_state
         # The earliest of all clocks: a period or watermark that is late does no harm.
         jobs, looked_s = state.jobs, int(min(state.looked_s, state.slurm_s))
         safe_s = min(looked_s, int(state.view.observed_s))
         await self._charge(jobs, looked_s, safe_s)
+        if time.monotonic() >= self._share_due_s:
+            await self._share(jobs, safe_s)
         # While accounting did not answer yet, somebody may have set another budget: no later turn
         # corrects a period that has begun with the one before. The ledger refuses to begin it if
         # that happens from here on.
@@ -152,6 +162,20 @@ class ChargingLoop:
             )
         if self._has_booked or rollovers or time.monotonic() >= self._seal_due_s:
             await self._seal()
+
+    async def _share(self, jobs: tuple[JobView, ...], safe_s: int) -> None:
+        """Divide the hours of shared services that are over among those who asked."""
+        self._share_due_s = time.monotonic() + _SHARE_S
+        idle_time = self._settings.ledger.idle_time
+        args = self._ledger, self._policy, idle_time, jobs, safe_s
+        shared = await asyncio.to_thread(share_hours, *args)
+        if shared.booked:
+            self._has_booked = True
+            report("hours_shared", hours=shared.booked)
+        for key in sorted(shared.refused.keys() - self._not_shared)[:_MOST_TOLD]:
+            error = shared.refused[key]
+            warn("share_refused", job_id=key.job_id, start_s=key.start_s, error=error)
+        self._not_shared = frozenset(shared.refused)
 
     async def _read_policy(self) -> None:
         change_id = await asyncio.to_thread(self._ledger.tenants.change_id)

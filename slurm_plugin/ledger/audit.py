@@ -7,6 +7,7 @@ from sqlalchemy import Connection, text
 from slicewise.cluster.runtime.database import reading
 from slicewise.slurm_plugin.ledger import queries, reads, replay, usage_replay, window_rows
 from slicewise.slurm_plugin.ledger.base import LedgerPart
+from slicewise.slurm_plugin.ledger.share_queries import PAID_SINCE
 from slicewise.slurm_plugin.rules.accounting.overview import used_since
 from slicewise.slurm_plugin.rules.accounting.statement import totals
 from slicewise.slurm_plugin.rules.accounting.types import (
@@ -37,14 +38,17 @@ class Audit(LedgerPart):
     def used_of_budget(self, payer: str, since_s: int, now_s: int) -> int:
         """Millislice-seconds that the runs that one tenant's budget pays for have used since then.
 
-        PostgreSQL adds up the settled runs. Raises UnreachableError (SW-DATABASE-DOWN) if it takes
-        too long.
+        With the shares of others' runs that were charged to it since then, less what others were
+        charged of those that it pays for. PostgreSQL adds up the settled runs. Raises
+        UnreachableError (SW-DATABASE-DOWN) if it takes too long.
         """
         settled = queries.settled_use_paid_by(self._cluster, payer, since_s)
         with reading(self._engine) as connection:
             connection.execute(text(f"SET LOCAL statement_timeout = {_PAGE_DEADLINE_MS}"))
             used = int(connection.execute(settled).scalar_one())
             found = connection.execute(queries.open_paid_by(self._cluster, payer)).all()
+            of = {"cluster": self._cluster, "payer": payer, "since_s": since_s}
+            used += int(connection.execute(text(PAID_SINCE), of).scalar_one())
         rows = (queries.statement_row(row, now_s) for row in found)
         return used + used_since(rows, payer, since_s)
 

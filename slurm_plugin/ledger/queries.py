@@ -9,6 +9,7 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     Subquery,
+    case,
     cast,
     func,
     or_,
@@ -28,6 +29,7 @@ from slicewise.slurm_plugin.ledger.tables import (
     quota_changes,
     runs,
     service_generations,
+    share_entries,
     transfers,
 )
 from slicewise.slurm_plugin.rules.accounting.statement import open_row
@@ -368,13 +370,22 @@ def export_of(cluster: str, since_s: int, after_id: int, until_id: int) -> Selec
     """
     debit, credit = accounts.alias("debit"), accounts.alias("credit")
     at_s = recorded_s(transfers.c.recorded_at)
-    tenant = func.coalesce(runs.c.tenant, budget_entries.c.tenant)
+    kind, share = transfers.c.kind, share_entries.c
+    booked_for = func.coalesce(runs.c.tenant, budget_entries.c.tenant)
+    # A share's accounts are of one party: who is charged, or who is relieved.
+    tenant, payer = (
+        case((kind == "share", shared[0]), (kind == "relieve", shared[1]), else_=of_run)
+        for shared, of_run in (
+            ((credit.c.tenant, debit.c.tenant), booked_for),
+            ((debit.c.tenant, credit.c.tenant), func.coalesce(runs.c.payer, booked_for)),
+        )
+    )
     return (
         select(
             transfers.c.id,
             debit.c.cluster,
             tenant.label("tenant"),
-            func.coalesce(runs.c.payer, tenant).label("payer"),
+            payer.label("payer"),
             runs.c.job_id,
             runs.c.task,
             runs.c.start_s,
@@ -390,7 +401,8 @@ def export_of(cluster: str, since_s: int, after_id: int, until_id: int) -> Selec
         )
         .join(debit, debit.c.id == transfers.c.debit_account_id)
         .join(credit, credit.c.id == transfers.c.credit_account_id)
-        .outerjoin(runs, runs.c.id == transfers.c.run_id)
+        .outerjoin(share_entries, share.id == transfers.c.share_entry_id)
+        .outerjoin(runs, runs.c.id == func.coalesce(transfers.c.run_id, share.run_id))
         .outerjoin(budget_entries, budget_entries.c.id == transfers.c.budget_entry_id)
         .where(
             debit.c.cluster == cluster,

@@ -18,7 +18,7 @@ SELECT 0 AS seen, coalesce(sum(t.amount), 0) AS difference,
   LEFT JOIN slicewise.runs r ON r.id = t.run_id
   LEFT JOIN slicewise.accounts d ON d.id = t.debit_account_id
   LEFT JOIN slicewise.accounts c ON c.id = t.credit_account_id
- WHERE t.budget_entry_id IS NULL
+ WHERE t.budget_entry_id IS NULL AND t.share_entry_id IS NULL
    AND ((t.kind, d.kind, c.kind) IN (
             ('reserve', 'available', 'reserved'),
             ('extend', 'available', 'reserved'),
@@ -154,18 +154,22 @@ WITH chain AS (
            SELECT string_agg(
                       ROW(t.id, t.run_id, t.number, t.kind, t.debit_account_id,
                           t.credit_account_id, t.amount, t.until_s, t.recorded_at,
-                          t.budget_entry_id)::text
+                          t.budget_entry_id, t.share_entry_id)::text
                       || CASE WHEN r.id IS NULL THEN '' ELSE
                              ROW(r.cluster, r.meter, r.job_id, r.start_s, r.tenant, r.payer,
                                  r.user_name, r.task, r.gres, r.cost_millislices)::text END
                       || CASE WHEN b.id IS NULL THEN '' ELSE
                              ROW(b.cluster, b.tenant, b.meter, b.kind, b.amount,
                                  b.period_start_s, b.author, b.reason, b.recorded_at,
-                                 b.key)::text END,
+                                 b.key)::text END
+                      || CASE WHEN h.id IS NULL THEN '' ELSE
+                             ROW(h.run_id, h.hour_s, h.number, h.tenant, h.payer, h.part,
+                                 h.amount, h.recorded_at)::text END,
                       E'\\n' ORDER BY t.id) AS said
              FROM slicewise.transfers t
              LEFT JOIN slicewise.runs r ON r.id = CASE t.number WHEN 1 THEN t.run_id END
              LEFT JOIN slicewise.budget_entries b ON b.id = t.budget_entry_id
+             LEFT JOIN slicewise.share_entries h ON h.id = t.share_entry_id
             WHERE t.id > s.behind AND t.id <= s.last_transfer_id) AS there
      WHERE sha256(s.previous || convert_to(coalesce(there.said, '')
                   || CASE WHEN s.has_policy THEN slicewise.sealed_policy(s.seal_behind, s.seal)
@@ -173,8 +177,8 @@ WITH chain AS (
 )
 SELECT (SELECT coalesce(sum(transfers), 0) FROM slicewise.seals) AS seen,
        count(*) AS difference,
-       (array_agg(format('seal %s: transfers %s to %s, their runs or budget entries, or the '
-                         'changes of quotas between them, are not what was sealed',
+       (array_agg(format('seal %s: transfers %s to %s, their runs, budget entries or shares, or '
+                         'the changes of quotas between them, are not what was sealed',
                          id, behind + 1, last_transfer_id) ORDER BY id))[1:10]
        AS faults
   FROM broken
@@ -244,6 +248,58 @@ SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
   FROM differences
 """
 """Each budget entry has a transfer of its amount, none if it is zero."""
+
+_SHARES = """
+WITH parties AS (
+    SELECT e.id, e.run_id, abs(e.amount) AS amount, r.cluster, r.meter, x.tenant, x.payer,
+           CASE WHEN e.amount > 0 THEN x.kind ELSE x.taken_back END AS kind
+      FROM slicewise.share_entries e
+      JOIN slicewise.runs r ON r.id = e.run_id
+     CROSS JOIN LATERAL (
+           VALUES ('share', 'relieve', e.tenant, coalesce(e.payer, e.tenant)),
+                  ('relieve', 'share', r.tenant, coalesce(r.payer, r.tenant)))
+           AS x (kind, taken_back, tenant, payer)
+     WHERE e.tenant <> r.tenant
+), booked AS (
+    SELECT t.share_entry_id, t.kind, t.amount, d.cluster, d.meter,
+           CASE t.kind WHEN 'share' THEN c.tenant ELSE d.tenant END AS tenant,
+           CASE t.kind WHEN 'share' THEN d.tenant ELSE c.tenant END AS payer
+      FROM slicewise.transfers t
+      LEFT JOIN slicewise.accounts d ON d.id = t.debit_account_id
+      LEFT JOIN slicewise.accounts c ON c.id = t.credit_account_id
+     WHERE t.share_entry_id IS NOT NULL
+       AND (d.cluster, d.meter) = (c.cluster, c.meter)
+       AND (t.kind, d.kind, c.kind) IN (('share', 'available', 'used'),
+                                        ('relieve', 'used', 'available'))
+), faults AS (
+    SELECT coalesce(p.amount, b.amount, 1) AS difference,
+           format('share %s: it is not what its transfers say',
+                  coalesce(p.id, b.share_entry_id)) AS text
+      FROM parties p
+      FULL JOIN booked b
+        ON (b.share_entry_id, b.kind, b.amount, b.cluster, b.meter, b.tenant, b.payer)
+           = (p.id, p.kind, p.amount, p.cluster, p.meter, p.tenant, p.payer)
+     WHERE p.id IS NULL OR b.share_entry_id IS NULL
+     UNION ALL
+    SELECT abs(h.amount - coalesce(sum(e.amount), 0)),
+           format('hour %s of run %s: its shares are %s, it had %s', h.hour_s, h.run_id,
+                  coalesce(sum(e.amount), 0), h.amount)
+      FROM slicewise.shared_hours h
+      LEFT JOIN slicewise.share_entries e USING (run_id, hour_s)
+     GROUP BY h.run_id, h.hour_s
+    HAVING h.amount <> coalesce(sum(e.amount), 0)
+     UNION ALL
+    SELECT -sum(e.amount),
+           format('hour %s of run %s: the share of %s is below zero', hour_s, run_id, tenant)
+      FROM slicewise.share_entries e
+     GROUP BY run_id, hour_s, tenant, part HAVING sum(e.amount) < 0
+)
+SELECT (SELECT count(*) FROM slicewise.share_entries) AS seen,
+       coalesce(sum(difference), 0) AS difference, (array_agg(text ORDER BY text))[1:10] AS faults
+  FROM faults
+"""
+"""Each share of another's run has exactly its two transfers; those of an hour are together what
+the run had in it."""
 
 _LOANS = """
 WITH replayed AS (
@@ -322,6 +378,7 @@ CHECKS = (
     _SETTLED,
     _TRANSFERS,
     _BUDGET_ENTRIES,
+    _SHARES,
     _LOANS,
     _RECALLS,
     _WATERMARKS,

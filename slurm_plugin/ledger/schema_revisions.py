@@ -79,7 +79,7 @@ _CALLED = ("enter_budget", "lock_policy", "seal_state")
 """Functions that operators and the daemon call, so that they need no right to write entries."""
 
 _CALLED_BY_DAEMON = (
-    *("book", "seal", "forget_loans", "forget_generations"),
+    *("book", "share", "seal", "forget_loans", "forget_generations"),
     *("post_usage", "note_engine_counters", "forget_usage", "forget_person"),
 )
 

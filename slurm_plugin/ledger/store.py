@@ -23,6 +23,7 @@ from slicewise.slurm_plugin.ledger.orders import Orders
 from slicewise.slurm_plugin.ledger.rebalances import Rebalances
 from slicewise.slurm_plugin.ledger.repartitions import Repartitions
 from slicewise.slurm_plugin.ledger.request_limits import LimitsOfRequests
+from slicewise.slurm_plugin.ledger.shares import Shares
 from slicewise.slurm_plugin.ledger.tenants import Tenants
 from slicewise.slurm_plugin.ledger.usage import Usage
 from slicewise.slurm_plugin.ledger.usage_reads import UsageReads
@@ -39,6 +40,7 @@ class Ledger:
         loans: idle quota lent to other tenants, and recalls of it.
         limits: what is known of Slurm's limits, and which change of policy they contain.
         charges: runs, what is reserved for them and what they used.
+        shares: what of shared services' runs each tenant is charged.
         budgets: what tenants were given to use up, and what is left.
         locks: locks for what only one process may do at a time.
         usage: what requests used of tokens; usage_reads: sums of it.
@@ -63,6 +65,7 @@ class Ledger:
         self.loans = Loans(database)
         self.limits = Limits(database)
         self.charges = Charges(database)
+        self.shares = Shares(database)
         self.budgets = Budgets(database)
         self.locks = Locks(database)
         self.audit = Audit(database)

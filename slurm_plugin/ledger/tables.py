@@ -280,6 +280,62 @@ budget_entries = Table(
     comment="A tenant's budget was given or taken back, with its transfer; append-only.",
 )
 
+shared_hours = Table(
+    "shared_hours",
+    metadata,
+    Column("run_id", BigInteger, ForeignKey(runs.c.id), primary_key=True, autoincrement=False),
+    Column("hour_s", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", Integer, nullable=False),
+    Column("from_s", BigInteger, nullable=False),
+    Column("until_s", BigInteger, nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("requests", BigInteger, nullable=False),
+    Column("busy_ms", BigInteger, nullable=False),
+    Column("weights", JSONB, nullable=False),
+    Column("idle", JSONB, nullable=False),
+    Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    CheckConstraint("hour_s % 3600 = 0", name="hour_whole"),
+    CheckConstraint("amount >= 0", name="amount_not_negative"),
+    CheckConstraint(
+        "from_s >= hour_s AND until_s <= hour_s + 3600 AND from_s <= until_s", name="within"
+    ),
+    Index("ix_shared_hours_hour", "hour_s"),
+    comment="Hours of shared services' runs that were divided, and by what, as it was done last."
+    " Overwritten, by a function alone.",
+)
+
+share_entries = Table(
+    "share_entries",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("run_id", BigInteger, nullable=False),
+    Column("hour_s", BigInteger, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("payer", Text),
+    Column("part", Text, nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    ForeignKeyConstraint(
+        ("run_id", "hour_s"),
+        (shared_hours.c.run_id, shared_hours.c.hour_s),
+        name="fk_share_entries_run_id",
+    ),
+    UniqueConstraint("run_id", "hour_s", "tenant", "part", "number", name="uq_share_entries_part"),
+    CheckConstraint("tenant <> ''", name="tenant_named"),
+    CheckConstraint("payer <> tenant", name="payer_another"),
+    CheckConstraint("part IN ('tokens', 'idle')", name="part_known"),
+    CheckConstraint("amount <> 0", name="amount_not_zero"),
+    comment="What of an hour of a run a tenant has more or less than before, and whose budget pays"
+    " if not its own; append-only.",
+)
+
+Index(
+    "ix_share_entries_payer",
+    func.coalesce(share_entries.c.payer, share_entries.c.tenant),
+    share_entries.c.recorded_at,
+)
+
 transfers = Table(
     "transfers",
     metadata,
@@ -293,14 +349,22 @@ transfers = Table(
     Column("until_s", BigInteger),
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("budget_entry_id", BigInteger, ForeignKey(budget_entries.c.id)),
+    Column("share_entry_id", BigInteger, ForeignKey(share_entries.c.id)),
     UniqueConstraint("run_id", "number", name="uq_transfers_number"),
+    Index(
+        "uq_transfers_share",
+        "share_entry_id",
+        "kind",
+        unique=True,
+        postgresql_where=text("share_entry_id IS NOT NULL"),
+    ),
     Index(
         "uq_transfers_entry",
         "budget_entry_id",
         unique=True,
         postgresql_where=text("budget_entry_id IS NOT NULL"),
     ),
-    comment="Each moves an amount between two accounts of one meter, of a run or a budget;"
+    comment="Each moves an amount between two accounts of one meter, of a run, a budget or a share;"
     " append-only.",
 )
 

@@ -27,11 +27,11 @@ from slicewise.slurm_plugin.common.usage_requests import (
     UsageGroup,
 )
 from slicewise.slurm_plugin.ledger.base import LedgerPart
-from slicewise.slurm_plugin.ledger.usage_tables import engine_counters, usage_hours
+from slicewise.slurm_plugin.ledger.usage_tables import engine_counters, usage_costs, usage_hours
 
 _DEADLINE = text("SET LOCAL statement_timeout = '8s'")
 _MOST_SERVICES = 1000
-_HOUR = usage_hours.c
+_HOUR = usage_costs.c
 _OWNER = func.split_part(_HOUR.service, "/", 1)
 _FIELDS: dict[UsageGroup, tuple[str, ...]] = {
     "day": ("day",),
@@ -72,7 +72,7 @@ class UsageReads(LedgerPart):
                     cast(func.sum(_HOUR[name]), BigInteger).label(name)
                     for name in (
                         *("requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens"),
-                        *("first_tokens", "first_token_ms"),
+                        *("first_tokens", "first_token_ms", "millislice_s"),
                     )
                 ),
             )
@@ -95,14 +95,14 @@ class UsageReads(LedgerPart):
         run = engine_counters.c
         posted = (
             select(
-                func.coalesce(func.sum(_HOUR.prompt_tokens), 0).label("prompts"),
-                func.coalesce(func.sum(_HOUR.output_tokens), 0).label("outputs"),
+                func.coalesce(func.sum(usage_hours.c.prompt_tokens), 0).label("prompts"),
+                func.coalesce(func.sum(usage_hours.c.output_tokens), 0).label("outputs"),
             )
             .where(
-                _HOUR.cluster == run.cluster,
-                _HOUR.array_job_id == run.array_job_id,
-                _HOUR.index == run.index,
-                _HOUR.run_start_s == run.run_start_s,
+                usage_hours.c.cluster == run.cluster,
+                usage_hours.c.array_job_id == run.array_job_id,
+                usage_hours.c.index == run.index,
+                usage_hours.c.run_start_s == run.run_start_s,
             )
             .lateral("posted")
         )

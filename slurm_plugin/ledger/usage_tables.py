@@ -13,10 +13,12 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    column,
     func,
+    table,
 )
 
-from slicewise.slurm_plugin.ledger.tables import metadata
+from slicewise.slurm_plugin.ledger.tables import SCHEMA, metadata
 
 _RUN = ("array_job_id", "index", "run_start_s")
 _TOKENS = ("prompt_tokens", "cached_prompt_tokens", "output_tokens")
@@ -73,6 +75,14 @@ usage_hours = Table(
     Index("ix_usage_hours_run", "cluster", *_RUN),
     comment="Sums of usage records by the hour of their ends. Changed by functions alone.",
 )
+
+usage_costs = table(
+    "usage_costs",
+    *(column(each.name) for each in usage_hours.c),
+    column("millislice_s"),
+    schema=SCHEMA,
+)
+"""A view: the same sums, with what of their runs' hours they are charged; idle time is nobody's."""
 
 usage_months = Table(
     "usage_months",

@@ -61,7 +61,9 @@ def roll_over_budgets(
             period_start_s=start_s,
             last_rollover_s=rollovers[name] if name in going_on else None,
             unspent_millislice_s=amount,
-            used_since_millislice_s=used_since(rows, name, start_s),
+            # Read after the balances: a share that is booked in between changes what is unspent.
+            used_since_millislice_s=used_since(rows, name, start_s)
+            + ledger.shares.paid_since(name, start_s),
             reason=_reason(budgets[name], start_s, zone),
         )
         if ledger.budgets.enter(entry, amount, change_id):

@@ -42,11 +42,23 @@ def ledger_view_of(when: Moment, **parts: Any) -> LedgerView:
     return LedgerView(when, **{**empty, **parts})
 
 
+class NoShares:
+    """No service is shared."""
+
+    def due(self, *_: Any) -> tuple[()]:
+        return ()
+
+    def paid_since(self, *_: Any) -> int:
+        return 0
+
+
 class LedgerParts:
     """A ledger that is each of its parts: ``ledger.charges.post`` is its own ``post``, and so on.
 
     Parts of the books that it lacks are empty.
     """
+
+    shares = NoShares()
 
     def view(self, at_s: float, zone: str) -> LedgerView:
         names = {

@@ -59,7 +59,7 @@ OWN_SCHEMAS = {SCHEMA, "launcher"}
 
 pytestmark = pytest.mark.integration
 
-RESERVE, EXTEND, POST, VOID, REVERSE, WAIVE, GRANT, REVOKE, _ = TransferKind
+RESERVE, EXTEND, POST, VOID, REVERSE, WAIVE, GRANT, REVOKE, *_ = TransferKind
 
 
 def a_run(job_id: int = 1, tenant: str = "vision", payer: str | None = None) -> Run:

@@ -22,7 +22,7 @@ from slicewise.slurm_plugin.rules.accounting.types import (
 
 pytestmark = pytest.mark.integration
 
-RESERVE, EXTEND, POST, VOID, REVERSE, WAIVE, GRANT, REVOKE, _ = TransferKind
+RESERVE, EXTEND, POST, VOID, REVERSE, WAIVE, GRANT, REVOKE, *_ = TransferKind
 TOKENS = Meter("tokens", "million tokens", 1_000_000)
 
 

@@ -37,6 +37,7 @@ class Store(Protocol):
     charges: Any
     budgets: Any
     audit: Any
+    shares: Any
 
 
 class OverdrawnError(Exception):
@@ -274,7 +275,7 @@ class CrashingStore:
 
     def __post_init__(self) -> None:
         self.charges, self.budgets = _CrashingCharges(self), _CrashingBudgets(self)
-        self.audit = self.store.audit
+        self.audit, self.shares = self.store.audit, self.store.shares
 
     def write(self) -> None:
         if not self.writes:

@@ -17,6 +17,7 @@ from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.time_options import local_time
 from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.cli.common.answer_pages import pages
+from slicewise.slurm_plugin.cli.views.texts import slice_hours_text
 from slicewise.slurm_plugin.common.usage_requests import (
     TokenLine,
     TokenUsageRequest,
@@ -102,8 +103,10 @@ def usage(
 
     You see your own requests, and those to services of your tenants, of these not whose they were:
     "-". Operators see all. A request counts in the hour in which it ended; "first token" is the
-    mean time until it. Unattributed is what engines counted and no request has, as when the
-    gateway was killed in the middle of one: nobody pays for it.
+    mean time until it. "slice-hours" is what of the replicas' time is charged for them, ten
+    minutes after the hour, with the tenants' part of idle time. Unattributed is what engines
+    counted and no request has, as when the gateway was killed in the middle of one: nobody pays
+    for it.
     """
     if as_json and as_csv:
         raise typer.BadParameter("Choose --json or --csv.")
@@ -147,6 +150,9 @@ def _table(shown: UsageShown) -> FittingTable:
                 "cached", (f"{line.cached_prompt_tokens:,}" for line in lines), right=True, rank=3
             ),
             column("output", (f"{line.output_tokens:,}" for line in lines), right=True),
+            column(
+                "slice-hours", (slice_hours_text(line.millislice_s) for line in lines), right=True
+            ),
             column("first token", map(_first_token_text, lines), right=True, rank=2),
         )
     )

@@ -107,6 +107,10 @@ class TransferKind(StrEnum):
     """Less budget: available → granted. Belongs to no run."""
     USE = "use"
     """What was never reserved is used, available → used: a batch of tokens."""
+    SHARE = "share"
+    """A part of another's run: available → used. Taken back, of the run's own tenant."""
+    RELIEVE = "relieve"
+    """The same of the run's own tenant: used → available. Taken back, of the other."""
 
 
 DEBIT_CREDIT: Mapping[TransferKind, tuple[Account, Account]] = {
@@ -119,6 +123,8 @@ DEBIT_CREDIT: Mapping[TransferKind, tuple[Account, Account]] = {
     TransferKind.USE: (Account.AVAILABLE, Account.USED),
     TransferKind.GRANT: (Account.GRANTED, Account.AVAILABLE),
     TransferKind.REVOKE: (Account.AVAILABLE, Account.GRANTED),
+    TransferKind.SHARE: (Account.AVAILABLE, Account.USED),
+    TransferKind.RELIEVE: (Account.USED, Account.AVAILABLE),
 }
 """The account that each kind of transfer debits, and the account that it credits."""
 

@@ -44,7 +44,7 @@ _SETTINGS: Mapping[str, Any] = {
     "placement": True,
     "priority": True,
     "lending": True,
-    "ledger": {"node_failure", "by_hand", "time_zone"},
+    "ledger": {"node_failure", "idle_time", "by_hand", "time_zone"},
     "daemon": {"mode", "extend_leases"},
     "repartition": {"allowed", "nodes_at_once", "move_s"},
 }

@@ -1,0 +1,97 @@
+-- Divides hours of runs among tenants: each hour once for each number, in the order of their runs'
+-- keys. ``shares`` are what tenants have more or less than before. Whoever decided on what was
+-- booked before finds it changed, and that hour is left alone. Returns the positions (from 0) of
+-- the hours that were booked. All transfers are one statement: the trigger locks balances in the
+-- order of accounts.
+CREATE FUNCTION slicewise.share(hours jsonb) RETURNS integer[] LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    hour jsonb;
+    of_run bigint;
+    after integer;
+    booked integer[] := '{}';
+    made bigint[];
+    entries bigint[] := '{}';
+BEGIN
+    LOCK TABLE slicewise.seals IN ROW EXCLUSIVE MODE;
+    PERFORM set_config('slicewise.booking', 'off', true);
+    -- Before anything is locked: who waits for another's new account must hold nothing.
+    INSERT INTO slicewise.accounts (cluster, tenant, meter, kind)
+    SELECT DISTINCT x.cluster, n.tenant, 'slice-seconds', n.kind
+      FROM jsonb_to_recordset(hours) AS x (cluster text, shares jsonb)
+     CROSS JOIN LATERAL jsonb_to_recordset(x.shares) AS s (tenant text, payer text)
+     CROSS JOIN LATERAL (VALUES (s.payer, 'available'), (s.tenant, 'used')) AS n (tenant, kind)
+     WHERE NOT EXISTS (SELECT FROM slicewise.accounts a
+                        WHERE (a.cluster, a.tenant, a.meter, a.kind)
+                              = (x.cluster, n.tenant, 'slice-seconds', n.kind))
+     ORDER BY 1, 2, 4
+        ON CONFLICT DO NOTHING;
+
+    FOR position IN 0 .. jsonb_array_length(hours) - 1 LOOP
+        hour := hours -> position;
+        after := (hour -> 'after')::integer;
+        SELECT r.id INTO STRICT of_run FROM slicewise.runs r
+         WHERE r.cluster = hour ->> 'cluster' AND r.meter = 'slice-seconds'
+           AND r.job_id = (hour -> 'job_id')::bigint AND r.start_s = (hour -> 'start_s')::bigint;
+        INSERT INTO slicewise.shared_hours AS h
+               (run_id, hour_s, number, from_s, until_s, amount, requests, busy_ms, weights, idle)
+        VALUES (of_run, (hour -> 'hour_s')::bigint, after + 1, (hour -> 'from_s')::bigint,
+                (hour -> 'until_s')::bigint, (hour -> 'amount')::bigint,
+                (hour -> 'requests')::bigint, (hour -> 'busy_ms')::bigint,
+                hour -> 'weights', hour -> 'idle')
+            ON CONFLICT (run_id, hour_s) DO UPDATE
+           SET number = excluded.number, from_s = excluded.from_s, until_s = excluded.until_s,
+               amount = excluded.amount, requests = excluded.requests,
+               busy_ms = excluded.busy_ms, recorded_at = now()
+         WHERE h.number = after;
+        CONTINUE WHEN NOT FOUND;
+        booked := booked || position;
+        WITH added AS (
+            INSERT INTO slicewise.share_entries
+                   (run_id, hour_s, number, tenant, payer, part, amount)
+            SELECT of_run, (hour -> 'hour_s')::bigint, after + 1, s.tenant,
+                   nullif(s.payer, s.tenant), s.part, s.amount
+              FROM jsonb_to_recordset(hour -> 'shares')
+                   AS s (tenant text, payer text, part text, amount bigint)
+             ORDER BY s.tenant, s.part
+            RETURNING id)
+        SELECT coalesce(array_agg(id), '{}') INTO made FROM added;
+        entries := entries || made;
+        IF (hour -> 'amount')::bigint <> (
+            SELECT coalesce(sum(e.amount), 0) FROM slicewise.share_entries e
+             WHERE e.run_id = of_run AND e.hour_s = (hour -> 'hour_s')::bigint
+        ) OR EXISTS (
+            SELECT FROM slicewise.share_entries e
+             WHERE e.run_id = of_run AND e.hour_s = (hour -> 'hour_s')::bigint
+             GROUP BY e.tenant, e.part HAVING sum(e.amount) < 0
+        ) THEN
+            RAISE EXCEPTION 'hour % of run %: its shares are not what it had', hour -> 'hour_s',
+                of_run USING ERRCODE = 'check_violation';
+        END IF;
+    END LOOP;
+
+    -- Of another's run a tenant is charged its share, and the run's own tenant relieved of it.
+    INSERT INTO slicewise.transfers
+           (share_entry_id, kind, debit_account_id, credit_account_id, amount)
+    SELECT e.id, x.kind,
+           CASE x.kind WHEN 'share' THEN available.id ELSE used.id END,
+           CASE x.kind WHEN 'share' THEN used.id ELSE available.id END,
+           abs(e.amount)
+      FROM slicewise.share_entries e
+      JOIN slicewise.runs r ON r.id = e.run_id
+     CROSS JOIN LATERAL (
+           VALUES (CASE WHEN e.amount > 0 THEN 'share' ELSE 'relieve' END,
+                   e.tenant, coalesce(e.payer, e.tenant)),
+                  (CASE WHEN e.amount > 0 THEN 'relieve' ELSE 'share' END,
+                   r.tenant, coalesce(r.payer, r.tenant))) AS x (kind, tenant, payer)
+      JOIN slicewise.accounts available
+        ON (available.cluster, available.tenant, available.meter, available.kind)
+           = (r.cluster, x.payer, r.meter, 'available')
+      JOIN slicewise.accounts used
+        ON (used.cluster, used.tenant, used.meter, used.kind)
+           = (r.cluster, x.tenant, r.meter, 'used')
+     WHERE e.id = ANY (entries) AND e.tenant <> r.tenant
+     ORDER BY e.id, x.kind;
+    RETURN booked;
+END $$;

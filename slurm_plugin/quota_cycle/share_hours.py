@@ -1,0 +1,75 @@
+"""Divides the hours of shared services' runs that are over among those who asked them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Literal
+
+from slicewise.cluster.language.errors import OutsideError
+from slicewise.cluster.language.jobs import JobView
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.accounting.lost_runs import live_runs
+from slicewise.slurm_plugin.rules.accounting.shared_runs import (
+    DueHour,
+    SharedRun,
+    division,
+    due_hours,
+    idle_weights,
+)
+from slicewise.slurm_plugin.rules.accounting.types import RunKey
+from slicewise.slurm_plugin.rules.quota.tenants import payers
+from slicewise.slurm_plugin.rules.quota.types import Policy
+
+_MOST = 2000
+"""Hours that are divided in one turn; the rest are in the next ones."""
+
+
+@dataclass(frozen=True)
+class SharedHours:
+    """What became of hours that were due.
+
+    Attributes:
+        booked: how many are in the ledger.
+        refused: runs of whose hours none is, with the error.
+    """
+
+    booked: int
+    refused: Mapping[RunKey, OutsideError] = field(default_factory=dict)
+
+
+def share_hours(
+    ledger: Ledger,
+    policy: Policy,
+    idle_time: Literal["owner", "audience"],
+    jobs: Sequence[JobView],
+    now_s: int,
+) -> SharedHours:
+    """Book what is due at ``now_s`` (Unix seconds), when ``jobs`` were looked at.
+
+    Safe to repeat, and to be killed at any point: the hours of a run are booked together, and each
+    once for what is known of it. A run that the ledger refuses keeps no other back. Raises
+    UnreachableError as the ledger does.
+    """
+    live = live_runs(jobs)
+
+    def due(run: SharedRun) -> Sequence[DueHour]:
+        is_live = (run.key.job_id, run.key.start_s) in live
+        return tuple(due_hours(run, now_s, is_live=is_live))
+
+    paying, booked, refused = payers(policy), 0, dict[RunKey, OutsideError]()
+    found = ledger.shares.due(now_s, due, _MOST)
+    for key, hours in groupby(found, key=lambda hour: hour[0].run.key):
+        divisions = [
+            division(hour, use, paying, _idle(policy, idle_time, hour)) for hour, use in hours
+        ]
+        try:
+            booked += ledger.shares.book(divisions)
+        except OutsideError as error:
+            refused[key] = error
+    return SharedHours(booked, refused)
+
+
+def _idle(policy: Policy, idle_time: str, hour: DueHour) -> Mapping[str, int]:
+    if idle_time == "owner":
+        return {}
+    return idle_weights(policy, hour.run.audience(hour.hour_s), hour.run.tenant)
