@@ -170,17 +170,22 @@ def chat(site: Site, **more: Any) -> dict[str, Any]:
 
 
 async def test_answers_of_openai_s_api(site: Site, session: aiohttp.ClientSession) -> None:
-    """Both words go through: asked whole and as a stream, at both addresses."""
-    for path in (f"{TENANT}/v1", f"{TENANT}/{CHAT}/v1"):
+    """Both words go through: asked whole and as a stream, at all three addresses."""
+    for path, model in (
+        ("v1", f"{TENANT}/{CHAT}"),
+        (f"{TENANT}/v1", CHAT),
+        (f"{TENANT}/{CHAT}/v1", CHAT),
+    ):
         for streams in (False, True):
             url = f"{site.url}/{path}/chat/completions"
-            code, text = await post(session, url, chat(site, stream=streams))
+            code, text = await post(session, url, chat(site, model=model, stream=streams))
             said = text if not streams else _streamed(text)
             assert (code, site.answer in said) == (200, True), text
         for name, body in {
             "completions": {"prompt": site.word, "max_tokens": 3},
             "responses": {"input": site.word, "max_output_tokens": 3},
             "messages": {"messages": [{"role": "user", "content": site.word}], "max_tokens": 3},
+            "messages/count_tokens": {"messages": [{"role": "user", "content": site.word}]},
             "embeddings": {"input": site.word},
             "rerank": {"query": site.word, "documents": [site.word]},
             "tokenize": {"content": site.word},
@@ -188,7 +193,7 @@ async def test_answers_of_openai_s_api(site: Site, session: aiohttp.ClientSessio
         }.items():
             # The query stands in the first line of the request, which some answers fail.
             url = f"{site.url}/{path}/{name}?prompt={site.word}"
-            await post(session, url, {"model": CHAT, "user": site.word, **body})
+            await post(session, url, {"model": model, "user": site.word, **body})
 
 
 def _streamed(text: str) -> str:
