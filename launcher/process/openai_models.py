@@ -75,10 +75,12 @@ class OpenAIModels:
         if self._known is None:
             message = "the launcher has just started. Try again."
             return openai_error(503, Code.GATEWAY_STATISTICS, message)
-        of = scope.removeprefix("/")
-        named = self._usable(self._known, of) if of != scope else self._own(self._known, of)
+        services = self._known
+        names = self._usable if scope.startswith("/") else self._own
         models = [
-            model for key, name in named for model in self._known[key].models(tenant_of(key), name)
+            model
+            for key, name in names(services, scope.removeprefix("/"))
+            for model in services[key].models(tenant_of(key), name)
         ]
         return models_answer(models, unquote(path).removeprefix(MODELS_PATH).strip("/"))
 

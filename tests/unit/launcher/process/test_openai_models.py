@@ -76,3 +76,19 @@ def test_adapters_are_models_of_their_own_names_with_their_service_as_parent():
         found = json.loads(models.answer("t", path).body)
         assert (found["id"], found["parent"]) == ("chat:legal", "chat")
     assert models.answer("t", "/v1/models/chat:none").status == 404
+
+
+def test_at_the_site_s_address_models_are_those_that_a_key_may_use_by_names_that_it_can_give():
+    models = OpenAIModels()
+    turned(models, adapters=frozenset({"tax"}), chat="vllm", big="vllm")
+    shared = {"u": "u/", "u/,chat": "-", "u/,t/chat": "t/chat", "u/,gpt": "t/chat"}
+    assert listed(models, "/u") == []
+    models.told(shared)
+    assert listed(models, "/u") == ["t/chat", "t/chat:tax", "gpt", "gpt:tax"]
+    assert listed(models, "/u/t/chat") == listed(models, "/u")
+    assert listed(models, "/u/t/big") == listed(models, "/v") == listed(models, "u") == []
+    assert listed(models, "/t") == ["big", "big:tax", "chat", "chat:tax"]
+    assert listed(models, "/t/big") == ["big", "big:tax"]
+    for path in ("/v1/models/t/chat", "/v1/models/t%2Fchat"):
+        assert json.loads(models.answer("/u", path).body)["owned_by"] == "t"
+    assert models.answer("/v", "/v1/models/t/chat").status == 404
