@@ -37,6 +37,7 @@ from slicewise.launcher.rules.engines.engine import (
     PromptedEngine,
     StartSettings,
 )
+from slicewise.launcher.rules.engines.openai import AUDIO
 from slicewise.launcher.rules.engines.registry import ENGINES, engine_named
 from slicewise.launcher.rules.gateway.fair_orders import DIVISOR, FAIR, FAR_MS, back_ms
 from slicewise.launcher.rules.gateway.timings import (
@@ -350,9 +351,10 @@ def _fair_queue(settings: GatewaySettings) -> Mapping[str, object]:
 
 
 def _openai_paths() -> Sequence[str]:
-    """Return all paths of OpenAI's API that some engine serves, each once."""
+    """Return all paths of OpenAI's API to which some engine takes JSON, each once."""
     engines = (engine for engine in ENGINES.values() if engine.api == OPENAI_API)
-    return tuple(dict.fromkeys(path for engine in engines for path in engine.http_paths))
+    paths = dict.fromkeys(path for engine in engines for path in engine.http_paths)
+    return tuple(path for path in paths if path != AUDIO)
 
 
 def _limits_text(limits: Mapping[str, int | None]) -> str:

@@ -195,9 +195,9 @@ for line in io.lines() do
     local at, said = 1, ""
     find_model({
         headers = { ["content-length"] = length ~= "" and { [0] = length } or nil },
-        path = "/t/v1/completions",
+        path = "/v1/completions",
         qs = "",
-        get_var = function() return "t" end,
+        get_var = function(_, name) return name == "txn.tenant" and "t" or nil end,
         receive = function()
             assert(at, "HAProxy would wait for ever")
             local piece = body:sub(at, at + size - 1)
