@@ -13,7 +13,7 @@ DOCS_READY := $(DOCS_VENV)/.ready
 PACKAGES_VENV := .venv-packages
 PACKAGES_READY := $(PACKAGES_VENV)/.ready
 
-.PHONY: help setup tests-setup lock packages demo test lint unit integration soak nightly mutation docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-wake bench-reaction bench-turn bench-rebalance bench-limits bench-commands bench-web bench-meters wheel slurm slurm-tree matrix wheelhouse sbom deb rpm bench-history bench-rpcs format clean
+.PHONY: help setup tests-setup lock packages demo test lint unit integration soak nightly mutation docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-wake bench-reaction bench-turn bench-rebalance bench-limits bench-commands bench-web bench-meters wheel slurm slurm-tree matrix wheelhouse sbom deb rpm bench-history bench-fair-queue bench-rpcs format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -214,6 +214,9 @@ bench-rebalance: $(READY) ## A rebalancing run on a large site: build/reports/re
 
 bench-limits: setup ## First limits of 1,000 tenants in a real slurmdbd: build/reports/limits.json (minutes)
 	@$(BIN)/python -m benchmarks.limits
+
+bench-fair-queue: setup ## Shares and first tokens in a full service's queue: build/reports/fair-queue.json (four minutes)
+	@$(BIN)/python -m benchmarks.fair_queue
 
 bench-history: setup ## What history costs the daemon and PostgreSQL: build/reports/history.json (half a minute)
 	@$(BIN)/python -m benchmarks.history

@@ -171,7 +171,7 @@ class Service:
         key_ms = max(turn_ms, self.counters_ms.get(name, -inf))
         pace = self.queue.pace
         step_ms = tokens.get(name, others) * (pace.before if key_ms < pace.from_ms else pace.then)
-        key_ms = min(key_ms, turn_ms + 2 * self.here[name] * step_ms, now_ms + FAR_MS)
+        key_ms = min(key_ms, turn_ms + self.here[name] * step_ms, now_ms + FAR_MS)
         self.counters_ms[name] = key_ms + step_ms
         return key_ms
 

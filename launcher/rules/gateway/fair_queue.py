@@ -33,6 +33,8 @@ _MEASURED_MS = 10_000.0
 """Time for which requests must have waited under a pace before it is changed."""
 _ENOUGH = 1.2
 """By this factor the turn may go faster or slower than the clock."""
+_MOST_CHANGE = 4.0
+"""What is measured as a queue begins may be far off."""
 _NEAR_MS = 100_000.0
 """How far the turn may be from the clock before a pace brings it back within about that time."""
 _AFTER_MS = 1_000.0
@@ -138,6 +140,7 @@ def with_pace(queue: FairQueue, now_ms: float, position: Position | None) -> Fai
         return queue
     back = exp(-(position.turn_ms - now_ms) / _NEAR_MS)
     change = passed_ms / moved_ms * min(_ENOUGH, max(1 / _ENOUGH, back))
+    change = min(_MOST_CHANGE, max(1 / _MOST_CHANGE, change))
     if 1 / _ENOUGH < change < _ENOUGH:
         return queue
     after_ms = _AFTER_MS * moved_ms / passed_ms
