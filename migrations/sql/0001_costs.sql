@@ -36,10 +36,10 @@ WINDOW payers AS (PARTITION BY cluster, hour_s, payer, service, array_job_id, in
 SELECT r.cluster, e.hour_s,
        r.tenant || '/' || coalesce((SELECT g.name FROM slicewise.service_generations g
                                      WHERE g.cluster = r.cluster AND g.tenant = r.tenant
-                                       AND g.array_job_id = split_part(r.task, '_', 1)::bigint
+                                       AND g.array_job_id = substring(r.task, '^[0-9]{1,18}')::bigint
                                      ORDER BY g.id DESC LIMIT 1), '-'),
-       split_part(r.task, '_', 1)::bigint, split_part(r.task, '_', 2)::bigint, r.start_s, e.tenant,
-       '-', '-', 0, 0, 0, 0, 0, 0, e.amount
+       substring(r.task, '^[0-9]{1,18}')::bigint, substring(r.task, '_([0-9]{1,18})$')::bigint,
+       r.start_s, e.tenant, '-', '-', 0, 0, 0, 0, 0, 0, e.amount
   FROM slicewise.share_entries e
   JOIN slicewise.runs r ON r.id = e.run_id
  WHERE e.part = 'idle';

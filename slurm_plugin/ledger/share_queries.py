@@ -56,8 +56,9 @@ SELECT r.id, r.job_id, r.start_s, r.tenant, coalesce(r.payer, r.tenant) AS payer
 
 USES = """
 WITH due AS MATERIALIZED (
-    SELECT d.*, r.tenant AS owner, r.start_s, split_part(r.task, '_', 1)::bigint AS array_job_id,
-           nullif(split_part(r.task, '_', 2), '')::bigint AS index
+    SELECT d.*, r.tenant AS owner, r.start_s,
+           substring(r.task, '^[0-9]{1,18}')::bigint AS array_job_id,
+           substring(r.task, '_([0-9]{1,18})$')::bigint AS index
       FROM jsonb_to_recordset(CAST(:due AS jsonb))
            AS d (run_id bigint, hour_s bigint, from_s bigint, until_s bigint)
       JOIN slicewise.runs r ON r.id = d.run_id
