@@ -37,6 +37,7 @@ class Line:
         place: the directory of the server's sockets, and of all that the line needs.
         service: ``tenant/service``.
         concurrency: requests that the replica gets at the same time.
+        port: the gateway's; the door's follow it.
         is_small: whether the gateway has room for two services only: its HAProxy starts at once.
     """
 
@@ -44,12 +45,13 @@ class Line:
     engine: Engine
     service: str
     concurrency: int
+    port: int = _PORT
     is_small: bool = False
 
     @property
     def gateway(self) -> str:
         """The gateway's ``HOST:PORT``."""
-        return f"127.0.0.1:{_PORT}"
+        return f"127.0.0.1:{self.port}"
 
     @property
     def settings(self) -> GatewaySettings:
@@ -59,7 +61,7 @@ class Line:
     @property
     def ports(self) -> tuple[int, ...]:
         """The door's ports, one for each socket of the engine."""
-        return tuple(range(_PORT + 1, _PORT + 1 + len(self.engine.sockets)))
+        return tuple(range(self.port + 1, self.port + 1 + len(self.engine.sockets)))
 
     @contextmanager
     def door(self) -> Iterator[None]:

@@ -29,7 +29,7 @@ from benchmarks.engines import SLOTS, TOKENS, Way, _added, _llama_server
 from benchmarks.line import Line, until
 from benchmarks.machine import machine
 from benchmarks.meters_launcher import Books
-from benchmarks.meters_run import CLUSTER, PLACES, RUN, SERVICE, Seen, ask_all
+from benchmarks.meters_run import CLUSTER, PLACES, PORT, RUN, SERVICE, Seen, ask_all
 from benchmarks.server import Server, server
 from slicewise.cluster.runtime.console import console
 from slicewise.launcher.process.usage_journal import UsageJournal
@@ -76,7 +76,8 @@ class Killed:
 
     def _start_launcher(self) -> None:
         words = (sys.executable, "-m", "benchmarks.meters_launcher", str(self._line.place))
-        self._launcher = _quiet((*words, self._database.url(CLUSTER), str(self._engine_socket)))
+        words = (*words, self._database.url(CLUSTER), str(self._engine_socket))
+        self._launcher = subprocess.Popen(words, start_new_session=True)
 
     def kill(self, name: str) -> None:
         """Kill one of them with all its processes, and start it again."""
@@ -287,7 +288,7 @@ def _measured(quick: bool) -> Mapping[str, Any]:
         for name in (CLUSTER, "rate"):
             database.run("createdb", name)
             schema_revisions.upgrade(database.url(name))
-        line = Line(Path(place), ENGINES["llamacpp"], SERVICE, PLACES, is_small=True)
+        line = Line(Path(place), ENGINES["llamacpp"], SERVICE, PLACES, PORT, is_small=True)
         with _llama_server(line.place), line.door():
             streams = _QUICK_STREAMS if quick else STREAMS
             books = uvloop.run(_books(line, database, streams, chance))

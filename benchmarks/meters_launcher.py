@@ -7,6 +7,7 @@ It books in the ledger itself, as the daemon does: no daemon is between them.
 
 import asyncio
 import sys
+import traceback
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import aiohttp
 
 from benchmarks.line import Line
-from benchmarks.meters_run import CLUSTER, PLACES, RUN, SERVICE
+from benchmarks.meters_run import CLUSTER, PLACES, PORT, RUN, SERVICE
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.rpc.usage_messages import (
     EngineCountersRequest,
@@ -53,7 +54,7 @@ class Books:
 
 
 async def _serve(place: Path, url: str, socket: str) -> None:
-    line = Line(place, LlamaCpp(), SERVICE, PLACES, is_small=True)
+    line = Line(place, LlamaCpp(), SERVICE, PLACES, PORT, is_small=True)
     runtime = HaproxyRuntime(line.settings)
     # As systemd would start it again, where PostgreSQL is away.
     ledger = None
@@ -90,8 +91,12 @@ async def _count(watch: UsageWatch, socket: str) -> None:
 
 async def _again(step: Any, pause_s: float) -> None:
     while True:
-        with suppress(SlicewiseError, OSError, aiohttp.ClientError, ValueError):
+        try:
             await step()
+        except (SlicewiseError, OSError, aiohttp.ClientError):
+            pass
+        except Exception:  # noqa: BLE001 -- as the launcher, it goes on
+            traceback.print_exc()
         await asyncio.sleep(pause_s)
 
 

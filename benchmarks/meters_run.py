@@ -10,6 +10,7 @@ import aiohttp
 
 CLUSTER, SERVICE, MODEL = "bench", "bench/chat", "tiny"
 RUN = (814, 0, 1_764_000_000)
+PORT = 28280
 PLACES = 8
 """Requests that the engine works on at the same time."""
 _CLIENTS = 16
