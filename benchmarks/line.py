@@ -78,11 +78,6 @@ class Line:
             process.wait()
 
     @property
-    def settings(self) -> GatewaySettings:
-        """The gateway's."""
-        return self._settings(self.place / "gateway")
-
-    @property
     def configuration(self) -> Path:
         """HAProxy's configuration, once it is written."""
         return self.settings.directory / CONFIGURATION

@@ -76,8 +76,8 @@ class Killed:
 
     def _start_launcher(self) -> None:
         words = (sys.executable, "-m", "benchmarks.meters_launcher", str(self._line.place))
-        words = (*words, self._database.url(CLUSTER), str(self._engine_socket))
-        self._launcher = subprocess.Popen(words, start_new_session=True)
+        where = (self._database.url(CLUSTER), str(self._engine_socket))
+        self._launcher = subprocess.Popen((*words, *where), start_new_session=True)
 
     def kill(self, name: str) -> None:
         """Kill one of them with all its processes, and start it again."""

@@ -672,6 +672,12 @@ class Code(StrEnum):
         Wait for answers before sending more. Your limits: `slicewise key limits`. Operator:
         `[gateway.limits]`.
         """)
+    GATEWAY_TOKENS = ("SW-GATEWAY-TOKENS", Area.CLIENTS, ExitCode.FAILED, """
+        429 with Retry-After: a limit of tokens of the tenant, the person or the key leaves none, or
+        no tokens could be set aside for an exact one.
+
+        Wait for as long as Retry-After says, or ask for a higher limit.
+        """)
     GATEWAY_FAILING = ("SW-GATEWAY-FAILING", Area.CLIENTS, ExitCode.FAILED, """
         503 with Retry-After: three starts in a row failed, or the budget lets no replica start; the
         reason follows. Each request has another start tried after a pause.

@@ -44,10 +44,11 @@ def render_gateway(
 ) -> None:
     """Write HAProxy's configuration into gateway.directory, and name its haproxy.cfg.
 
-    Also writes hold.lua, sequence.lua, openai.lua, usage.lua, the maps, and identity.pem, the key
-    by which replicas recognize the gateway; its certificate goes to gateway.identity, which every
-    host needs where services are applied. Services, replicas and keys are added at run time, and
-    known ones stay: render again only after settings have changed, then reload HAProxy.
+    Also writes hold.lua, sequence.lua, openai.lua, usage.lua, allowances.lua, the maps, and
+    identity.pem, the key by which replicas recognize the gateway; its certificate goes to
+    gateway.identity, which every host needs where services are applied. Services, replicas and
+    keys are added at run time, and known ones stay: render again only after settings have changed,
+    then reload HAProxy.
     """
     settings = load_settings()
     require_known(settings.engines)

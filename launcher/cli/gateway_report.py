@@ -46,7 +46,7 @@ _PROC = Path("/proc")
 _NAMES = (b"/slicewise", b"slicewise.launcher.main")
 """How the program is called in a process's arguments, before the word launcher."""
 _PROGRAM = Path(__file__).resolve().parents[1] / "main.py"
-_READ_BY_HAPROXY = ("hold.lua", "sequence.lua", "openai.lua", "usage.lua")
+_READ_BY_HAPROXY = ("hold.lua", "sequence.lua", "openai.lua", "usage.lua", "allowances.lua")
 _UNITS = ("slicewise-launcher.service", "haproxy.service", "haproxy-slicewise.socket")
 _STOPPED = ("T", "t")
 """States of a process that a signal or a debugger has stopped."""

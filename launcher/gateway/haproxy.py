@@ -65,6 +65,7 @@ from slicewise.launcher.gateway.streams import (
     key_ages_s,
     without_key,
 )
+from slicewise.launcher.rules.gateway.allowances import TakenTokens, expired, parse_taken
 from slicewise.launcher.rules.gateway.fair_orders import SHOW_FAIR, positions_of
 from slicewise.launcher.rules.gateway.fair_queue import Position
 from slicewise.launcher.rules.gateway.routing import GatewayChange
@@ -249,6 +250,24 @@ class HaproxyRuntime:
         await self._replaced.end_streams(keys.keys())
         if unwritten is not None:
             raise unwritten
+
+    async def taken(self) -> tuple[str, Mapping[str, TakenTokens]]:
+        """Return the process, and what of tokens with a limit was taken there, by subject."""
+        who, shown = _parted(await _ask(self._socket, f"{WHO};show map {self._maps.taken}"))
+        try:
+            return who, parse_taken(parse_map(shown))
+        except ValueError as error:
+            raise _unreadable(error) from error
+
+    async def set_allowances(self, entries: Mapping[str, str]) -> None:
+        """Let subjects take so many tokens; the file, with which HAProxy starts, allows none.
+
+        Raises OSError if this user may not write it, after HAProxy was told.
+        """
+        path = self._maps.allowances
+        shown = _parsed_map(await _ask(self._socket, f"show map {path}"))
+        await self._tell(entry_commands(path, shown, entries))
+        _write_if_other(path, map_text(expired(entries)))
 
     async def key_ages(self) -> Mapping[str, float]:
         """Return seconds since each API key last let a request in, by the key's SHA-256.

@@ -190,13 +190,27 @@ class Maps:
         return self.directory / "failed_calls.map"
 
     @cached_property
+    def allowances(self) -> Path:
+        """Map of what each subject with a limit of tokens may take, see ``allowances.lua``."""
+        return self.directory / "allowances.map"
+
+    @cached_property
+    def taken(self) -> Path:
+        """Map of what each thread has taken of that: ``ENDED/HELD`` by ``SUBJECT@THREAD``.
+
+        HAProxy writes it.
+        """
+        return self.directory / "taken.map"
+
+    @cached_property
     def all(self) -> tuple[Path, ...]:
         """All of these maps."""
         told = (self.services, self.closing, self.retry_after, self.in_time, self.failing)
         asked = (self.deadlines, self.retry_once, self.sequences, self.asked)
         counted = (self.used, self.failed_calls, self.tenants, self.adapters, self.priorities)
         granted = (self.keys, self.protected, self.limits, self.models)
-        return (*told, *asked, *granted, self.replicas, *counted)
+        limits = (self.allowances, self.taken)
+        return (*told, *asked, *granted, *limits, self.replicas, *counted)
 
     def certificate(self, server: str) -> Path:
         """Return the file by which HAProxy names the certificate that ``BACKEND/rN`` expects.

@@ -19,6 +19,8 @@ from slicewise.cluster.rpc.messages import (
     ViewRequest,
 )
 from slicewise.cluster.rpc.usage_messages import (
+    AllowancesAnswer,
+    AllowancesRequest,
     EngineCountersRequest,
     UsagePostAnswer,
     UsagePostRequest,
@@ -79,6 +81,10 @@ class DaemonCalls:
 
     async def post_usage(self, request: UsagePostRequest) -> UsagePostAnswer:
         """Book what requests used."""
+        return await self._daemon.ask(request)
+
+    async def allowances(self, request: AllowancesRequest) -> AllowancesAnswer:
+        """Tokens that the gateway may hold."""
         return await self._daemon.ask(request)
 
     async def note_engine_counters(self, request: EngineCountersRequest) -> None:

@@ -33,6 +33,7 @@ from slicewise.launcher.probing.prober import (
     statistics,
 )
 from slicewise.launcher.process.adapter_watch import AdapterWatch
+from slicewise.launcher.process.allowance_watch import renew
 from slicewise.launcher.process.daemon_calls import DaemonCalls
 from slicewise.launcher.process.fair_queues import ORDER_EVERY_S, FairQueues
 from slicewise.launcher.process.leadership import leadership, own_store
@@ -73,6 +74,8 @@ _HEAR_AGAIN_S = 0.02
 """Seconds between two connections by which the gateway tells of its requests."""
 _POST_EVERY_S = 0.15
 """Seconds between two batches of what requests have used."""
+_RENEW_EVERY_S = 0.5
+"""Seconds between two questions for tokens of limits."""
 FIT_EVERY_S = 0.5
 """Seconds between two looks at which replicas lack an adapter."""
 TELL_EVERY_S = 1.0
@@ -136,6 +139,7 @@ async def _serve(
             tokens=tokens,
             adapters=adapters,
             usage=usage,
+            renew=partial(renew, daemon, runtime, usage.unposted),
         )
         await launcher.serve(settings.launcher, ended)
         return
@@ -153,6 +157,7 @@ async def _serve(
             tokens=tokens,
             adapters=adapters,
             usage=usage,
+            renew=partial(renew, daemon, runtime, usage.unposted),
         )
         await launcher.serve(settings.launcher, ended)
 
@@ -184,6 +189,7 @@ class Launcher:
         tokens: TokenWatch | None = None,
         adapters: AdapterWatch | None = None,
         usage: UsageWatch | None = None,
+        renew: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._daemon = daemon
         self._runtime = runtime
@@ -206,6 +212,7 @@ class Launcher:
         self._tokens = tokens or TokenWatch(_never)
         self._adapters = adapters or AdapterWatch(_never)
         self._usage = usage or UsageWatch()
+        self._renew = renew
         self._fair_queues = FairQueues()
         self._reporter_of_services = ServiceReporter(
             *(daemon, runtime.timings, lambda: self._tokens.loads),
@@ -232,6 +239,7 @@ class Launcher:
         beside.append(asyncio.create_task(_repeat(self.hear, _HEAR_AGAIN_S)))
         beside.append(asyncio.create_task(_repeat(self.write_usage, _POST_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.post_usage, _POST_EVERY_S)))
+        beside.append(asyncio.create_task(_repeat(self.renew_allowances, _RENEW_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.report_counters, SIDE_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.serve_statistics, SIDE_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.time_tokens, SIDE_EVERY_S)))
@@ -455,6 +463,17 @@ class Launcher:
         self._metrics.used(usage.missed, usage.waiting)
         if why:
             await asyncio.sleep(LONGEST_S)
+
+    async def renew_allowances(self) -> None:
+        """Let the gateway take tokens of limits."""
+        if self._renew is None or not self._leader.leads():
+            return
+        try:
+            await self._renew()
+        except (SlicewiseError, OSError) as error:
+            self._reporter.once("", "allowances_not_renewed", str(error))
+        else:
+            self._reporter.once("", "allowances_not_renewed", "")
 
     async def report_counters(self) -> None:
         """Tell the daemon what engines have counted."""

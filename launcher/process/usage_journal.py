@@ -1,7 +1,7 @@
 """Keeps what requests used on disk until the daemon has booked it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +95,12 @@ class UsageJournal:
             except (ValidationError, FileNotFoundError):
                 self._set_aside(file)
         return None
+
+    def requests(self) -> Iterator[UsagePostRequest]:
+        """Yield what waits."""
+        for file in self._files:
+            with suppress(ValidationError, FileNotFoundError):
+                yield UsagePostRequest.model_validate_json(file.read_bytes())
 
     def _set_aside(self, file: Path) -> None:
         """Let others be posted."""

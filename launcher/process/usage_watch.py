@@ -1,7 +1,7 @@
 """Hears what requests have used, keeps it until the daemon has booked it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -20,6 +20,7 @@ from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.launcher.process.saved_statistics import Run
 from slicewise.launcher.process.usage_journal import UsageJournal
 from slicewise.launcher.rules.engines.load import EngineLoad
+from slicewise.launcher.rules.gateway.allowances import subjects_of
 from slicewise.launcher.rules.gateway.run_counts import RunCounts
 from slicewise.launcher.rules.gateway.usage_lines import (
     HeardLines,
@@ -88,6 +89,11 @@ class UsageWatch:
         self._cached = dict(memory.cached)
         self._counts = {run: (service, counts) for run, service, counts in memory.counts}
         self._unsent: set[Run] = set(self._counts)
+        self._unposted: dict[tuple[str, str], int] = {}
+        for request in journal.requests() if journal is not None else ():
+            for record in request.records:
+                names = (record.payer, record.person, record.key_id)
+                self._owe(request.boot, *names, _tokens(record))
         self.refused = ""
 
     @property
@@ -116,6 +122,7 @@ class UsageWatch:
         if line is None or heard is None:
             return None
         self._heard = heard
+        self._owe(line.boot, line.payer, line.person, line.key_id, _tokens(line))
         self._since = with_usage(self._since, [line])
         if self._journal is None:
             return None
@@ -129,6 +136,25 @@ class UsageWatch:
         """Return what requests that ended since the last call have used."""
         since, self._since = self._since, {}
         return since
+
+    def unposted(self, boot: str) -> Mapping[str, int]:
+        """Return the tokens of requests that have ended in a process and are not booked yet.
+
+        By subject, see ``subjects_of``.
+        """
+        return {
+            subject: tokens
+            for (of_boot, subject), tokens in self._unposted.items()
+            if of_boot == boot
+        }
+
+    def _owe(self, boot: str, payer: str, person: str, key_id: str, tokens: int) -> None:
+        if self._journal is None:
+            return
+        for subject in subjects_of(payer, person, key_id):
+            left = self._unposted.pop((boot, subject), 0) + tokens
+            if left > 0:
+                self._unposted[boot, subject] = left
 
     def turned(self, state: State) -> None:
         """Take over which replicas there are."""
@@ -166,6 +192,9 @@ class UsageWatch:
                 await self._with_journal(self._journal.failed)
                 raise
             self.refused = answer.refused[0].why if answer.refused else self.refused
+            for record in batch.request.records:
+                names = (record.payer, record.person, record.key_id)
+                self._owe(batch.request.boot, *names, -_tokens(record))
             await self._with_journal(self._journal.booked, batch)
 
     async def _with_journal(self, act: Callable[..., _Result], *words: object) -> _Result:
@@ -256,6 +285,10 @@ class UsageWatch:
             prompt_tokens=counts.prompt_tokens + cached,
             output_tokens=counts.output_tokens,
         )
+
+
+def _tokens(used: UsageLine | UsageRecord) -> int:
+    return used.prompt_tokens + used.output_tokens
 
 
 def _read(memory: bytes) -> _Memory:

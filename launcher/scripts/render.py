@@ -39,6 +39,7 @@ from slicewise.launcher.rules.engines.engine import (
 )
 from slicewise.launcher.rules.engines.openai import AUDIO
 from slicewise.launcher.rules.engines.registry import ENGINES, engine_named
+from slicewise.launcher.rules.gateway.allowances import MOST_HELD_TOKENS
 from slicewise.launcher.rules.gateway.fair_orders import DIVISOR, FAIR, FAR_MS, back_ms
 from slicewise.launcher.rules.gateway.timings import (
     BOUNDS_MS,
@@ -61,10 +62,16 @@ _DOOR = Path(__file__).with_name("door.py")
 _LOOPBACK = Path(__file__).with_name("loopback.py")
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 CONFIGURATION, HOLD, SEQUENCE = "haproxy.cfg", "hold.lua", "sequence.lua"
-OPENAI, USAGE_SCRIPT = "openai.lua", "usage.lua"
+OPENAI, USAGE_SCRIPT, ALLOWANCES = "openai.lua", "usage.lua", "allowances.lua"
 RATE_MAP, CONCURRENT_MAP = "rate.map", "concurrent.map"
 _SAFE_PATH = re.compile(r"/[A-Za-z0-9_./@+-]*")
 _NO_LIMIT = 1_000_000_000
+_OF_TOKENS = {
+    "usage": USAGE,
+    "most_line_bytes": MOST_LINE_BYTES,
+    "most_tokens": MOST_TOKENS,
+    "most_held_tokens": MOST_HELD_TOKENS,
+}
 _LIMITED = (
     ("tenant", "t", "t:%[var(txn.payer)]"),
     ("person", "p", "p:%[var(txn.payer)]/%[var(txn.person)]"),
@@ -317,9 +324,7 @@ def gateway_files(
         "ring": RING,
         "ring_bytes": _RING_BYTES,
         "held": HELD,
-        "usage": USAGE,
-        "most_line_bytes": MOST_LINE_BYTES,
-        "most_tokens": MOST_TOKENS,
+        **_OF_TOKENS,
         "retry_after_s": _RETRY_AFTER_S,
         "header_bytes": _HEADER_BYTES,
         "most_json_bytes": settings.max_json_mib * 1024 * 1024,
@@ -338,7 +343,7 @@ def gateway_files(
     }
     texts = {
         name: _environment().get_template(f"{name}.j2").render(values)
-        for name in (CONFIGURATION, HOLD, SEQUENCE, OPENAI, USAGE_SCRIPT)
+        for name in (CONFIGURATION, HOLD, SEQUENCE, OPENAI, USAGE_SCRIPT, ALLOWANCES)
     }
     rates = {name: limit.requests_per_s for name, limit in limits.tenants.items()}
     concurrent = {name: limit.concurrent for name, limit in limits.tenants.items()}

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from aiohttp import web
 from gateway_harness import CHAT, Harness, Replica, eventually, gateway_up
 
+from slicewise.cluster.rpc.usage_messages import TokenAllowance
+from slicewise.launcher.rules.gateway.allowances import TakenTokens, bounds
 from slicewise.launcher.rules.gateway.routing import Route
 from slicewise.launcher.rules.gateway.types import ServerMode
 from slicewise.launcher.rules.gateway.usage_lines import UsageLine, parse_usage_line
@@ -175,6 +178,7 @@ async def test_what_the_engine_says_at_the_end_of_a_whole_answer_counts(
     assert "accept-encoding" not in metered.engine.headers
 
 
+BODY = compact({"choices": [], "usage": USAGE})
 STREAMS = (
     events(chunk(""), chunk("a"), chunk(LIES), chunk(None, usage=USAGE), "[DONE]"),
     # vLLM: the sum so far in each chunk.
@@ -297,3 +301,86 @@ async def test_a_reload_loses_no_line(metered: Metered):
     await metered.line(2)
     assert {line.prompt_tokens for line in metered.heard} == {9}
     assert len({line.boot for line in metered.heard}) == 2
+
+
+def allowance(tokens: int, **more: object) -> TokenAllowance:
+    said = {"tenant": "t", "tokens": tokens, "is_exact": True} | more
+    return TokenAllowance.model_validate(said)
+
+
+async def allow(metered: Metered, *allowances: TokenAllowance, for_s: int = 60) -> None:
+    """As the launcher does, which has posted all that has ended."""
+    _, taken = await metered.gateway.runtime.taken()
+    until_s = int(time.time()) + for_s
+    await metered.gateway.runtime.set_allowances(bounds(allowances, taken, {}, until_s))
+
+
+async def asked(metered: Metered, body: bytes = BODY) -> tuple[int, str, Mapping[str, str]]:
+    metered.engine.said = Said([body])
+    url = f"{metered.gateway.settings.url}/t/chat{CHAT}"
+    sent = {"model": "chat", "max_tokens": 50}
+    async with metered.gateway.session.post(url, json=sent) as answer:
+        return answer.status, await answer.text(), answer.headers
+
+
+async def test_a_limit_of_tokens_is_taken_from_and_ends(metered: Metered):
+    assert "x-slicewise-token-limit" not in (await asked(metered))[2]
+    await allow(metered, allowance(16 + 5))
+    status, _, headers = await asked(metered)
+    assert (status, headers["x-slicewise-token-limit"]) == (200, "taken")
+
+    async def is_given_back() -> bool:
+        _, taken = await metered.gateway.runtime.taken()
+        return taken["t"] == TakenTokens(16, 0)
+
+    await eventually(is_given_back)
+    # 5 are left, so one more may begin.
+    assert (await asked(metered))[0] == 200
+    assert (await asked(metered))[0] == 429
+    used_up = allowance(0, why="tokens_per_month: used up", retry_s=77)
+    await allow(metered, used_up)
+    status, text, headers = await asked(metered)
+    assert (status, headers["retry-after"]) == (429, "77")
+    assert "SW-GATEWAY-TOKENS: the limit of tokens of t (tokens_per_month)" in text
+    await metered.line(3)
+    assert len(metered.engine.headers) > 0
+
+
+async def test_requests_at_once_take_no_token_twice(metered: Metered):
+    """Each holds its prompt's bytes and 50 tokens until it ends."""
+    metered.engine.said = Said([], STREAM, then="goes on")
+    await allow(metered, allowance(200))
+    url = f"{metered.gateway.settings.url}/t/chat{CHAT}"
+    sent = {"model": "chat", "max_tokens": 50, "stream": True}
+
+    async def ask() -> int:
+        async with metered.gateway.session.post(url, json=sent) as answer:
+            return answer.status
+
+    asking = [asyncio.create_task(ask()) for _ in range(20)]
+
+    async def are_refused() -> bool:
+        return sum(task.done() for task in asking) == 18
+
+    await eventually(are_refused)
+    _, taken = await metered.gateway.runtime.taken()
+    assert 0 < taken["t"].held <= 200
+    for task in asking:
+        task.cancel()
+
+
+@pytest.mark.parametrize(("is_exact", "status"), [(True, 429), (False, 200)])
+async def test_without_a_ledger_exact_limits_close_and_others_open(
+    metered: Metered, is_exact: bool, status: int
+):
+    await allow(metered, allowance(1000, is_exact=is_exact), for_s=-5)
+    said, text, headers = await asked(metered)
+    assert said == status
+    assert ("SW-GATEWAY-TOKENS" in text) == is_exact
+    assert headers.get("x-slicewise-token-limit") == (None if is_exact else "open")
+
+
+async def test_haproxy_that_starts_again_begins_with_closed_limits(metered: Metered):
+    await allow(metered, allowance(1000))
+    file = metered.gateway.settings.directory / "allowances.map"
+    assert file.read_text() == "t 0/0/exact/1/tokens\n"

@@ -50,6 +50,8 @@ def test_render_writes_all_files_and_names_the_configuration(directory: Path):
     files = sorted(path.name for path in directory.iterdir())
     assert files == [
         "adapters.map",
+        "allowances.lua",
+        "allowances.map",
         "asked.map",
         "closing.map",
         "concurrent.map",
@@ -74,6 +76,7 @@ def test_render_writes_all_files_and_names_the_configuration(directory: Path):
         "sequence.lua",
         "sequences.map",
         "services.map",
+        "taken.map",
         "tenants.map",
         "usage.lua",
         "used.map",

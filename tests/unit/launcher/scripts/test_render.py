@@ -102,7 +102,7 @@ def test_the_gateway_has_its_pool():
     )
     assert set(files) == {
         *("haproxy.cfg", "hold.lua", "sequence.lua", "openai.lua", "usage.lua"),
-        *("rate.map", "concurrent.map"),
+        *("allowances.lua", "rate.map", "concurrent.map"),
     }
 
 
