@@ -47,8 +47,8 @@ class Audit(LedgerPart):
             connection.execute(text(f"SET LOCAL statement_timeout = {_PAGE_DEADLINE_MS}"))
             used = int(connection.execute(settled).scalar_one())
             found = connection.execute(queries.open_paid_by(self._cluster, payer)).all()
-            of = {"cluster": self._cluster, "payer": payer, "since_s": since_s}
-            used += int(connection.execute(text(PAID_SINCE), of).scalar_one())
+            budget = {"cluster": self._cluster, "payer": payer, "since_s": since_s}
+            used += int(connection.execute(text(PAID_SINCE), budget).scalar_one())
         rows = (queries.statement_row(row, now_s) for row in found)
         return used + used_since(rows, payer, since_s)
 

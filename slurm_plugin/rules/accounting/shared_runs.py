@@ -64,8 +64,8 @@ class SharedRun:
 
     def audience(self, hour_s: int) -> AbstractSet[str]:
         """The tenants that might ask it during that hour."""
-        known = [names for from_s, names in self.audiences if from_s < hour_s + HOUR_S]
-        return known[-1] if known else frozenset()
+        by_then = [names for from_s, names in self.audiences if from_s < hour_s + HOUR_S]
+        return by_then[-1] if by_then else frozenset()
 
 
 @dataclass(frozen=True)
