@@ -68,7 +68,8 @@ class ServiceTagLoop:
             if asked is None or directives is None:
                 continue
             request = submission_of(job, asked, directives, secrets.token_hex(8))
-            decision = tag_decision(job, asked, directives, self._admission.preview(request))
+            answer = self._admission.preview(request)
+            decision = tag_decision(job, asked, directives, answer, self._partitions)
             with bound(job_id=array):
                 if decision.refusal is not None:
                     self._refuse(array, decision.refusal)

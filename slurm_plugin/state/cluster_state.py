@@ -456,15 +456,18 @@ class ClusterState:
 
     def _planned(self, service: ServiceView, run: frozenset[int]) -> SlotActions:
         room = self._room(service)
-        if self.mode == "enforce":
-            return plan_desired(service, run, room)
-        managed = frozenset(self._settings.cluster.partitions)
-        changed = changed_slots(service, self.jobs, managed) & run
+        changed = self._changed(service) & run
         plan = plan_desired(service, run - changed, room)
         if not changed:
             return plan
         note = "its account, partition or GPUs were changed in Slurm; apply the service again"
         return replace(plan, kept_back=plan.kept_back | changed, note=plan.note or note)
+
+    def _changed(self, service: ServiceView) -> frozenset[int]:
+        """Waiting slots that their user has changed; in enforce slicewise.lua lets him not."""
+        if self.mode == "enforce":
+            return frozenset()
+        return changed_slots(service, self.jobs, frozenset(self._settings.cluster.partitions))
 
     def _room(self, service: ServiceView) -> TenantCapacity | None:
         # Loans are only imagined in other modes.
@@ -682,7 +685,7 @@ class ClusterState:
         array = service.array_job_id
         due = self._slot_recovery.due(array, self._newest_monotonic_s)
         revive = await self._still_lost(array, due) if due else due
-        desired = self.desired_slots[array] - self.evictions.kept(service)
+        desired = self.desired_slots[array] - self.evictions.kept(service) - self._changed(service)
         room = self._room(service) if waits_beyond_quota(service) else None
         plan = plan_guard(service, desired, revive, room)
         await self._apply(service, plan)

@@ -23,6 +23,11 @@ _NO_SERVICE = Refusal(
     f"The job's comment is {COMMENT}, but its script has no #SLICEWISE name=.",
     "Submit what slicewise service render prints, or leave out the comment.",
 )
+_ELSEWHERE = Refusal(
+    Code.SERVICE,
+    "The script names a partition that is not managed, in which no quota counts a replica.",
+    "Name managed partitions alone.",
+)
 _STAYS = Refusal(
     Code.SERVICE,
     "The script forbids a requeue, by which a replica gives its slot back.",
@@ -45,7 +50,7 @@ class TagDecision:
 
 def untagged_services(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[int, JobView]:
     """Return the record of each array that says it is a service's, and of which all tasks wait as
-    they were submitted: held, and without a tag.
+    they were submitted: held by their user, and without a tag.
     """
     by_array: dict[int, list[JobView]] = defaultdict(list)
     for job in jobs:
@@ -59,7 +64,9 @@ def untagged_services(jobs: Iterable[JobView], partitions: frozenset[str]) -> Ma
 
 
 def _is_untagged(job: JobView, partitions: frozenset[str]) -> bool:
-    waits = job.state is JobState.PENDING and job.held and job.task_index is None
+    # What the site holds is not its user's to start.
+    is_held = job.held and job.reason == "JobHeldUser"
+    waits = job.state is JobState.PENDING and is_held and job.task_index is None
     says_so = job.comment == COMMENT and JobTag.find(job.admin_comment) is None
     return waits and says_so and is_managed(job, partitions) and not job.is_doubtful
 
@@ -79,10 +86,16 @@ def changed_slots(
         for job in jobs
         if job.array_job_id == service.array_job_id and job.state in WAITING
         if job.account != service.tenant
-        or not is_managed(job, partitions)
+        or not _stays_managed(job, partitions)
         or job.gpus not in ({}, gpus)
+        or job.untyped_gpus
         for index in (job.untouched if job.task_index is None else {job.task_index})
     )
+
+
+def _stays_managed(job: JobView, partitions: frozenset[str]) -> bool:
+    """Whether a waiting job can start in managed partitions alone."""
+    return partitions.issuperset(job.partition.split(","))
 
 
 def _number(service: ServiceView, key: str) -> int:
@@ -100,7 +113,11 @@ def submission_of(
 
 
 def tag_decision(
-    job: JobView, asked: JobRequest, directives: tuple[str, ...], answer: SubmitAnswer
+    job: JobView,
+    asked: JobRequest,
+    directives: tuple[str, ...],
+    answer: SubmitAnswer,
+    partitions: frozenset[str],
 ) -> TagDecision:
     """Return what carries out an answer of mode enforce: its GPUs, if the script left their type
     open, and the tag. QOS and site_factor stay as they are.
@@ -109,6 +126,8 @@ def tag_decision(
         return TagDecision(refusal=_NO_SERVICE)
     if answer.action == "refuse":
         return TagDecision(refusal=Refusal(known(answer.code), answer.message, answer.hint))
+    if not _stays_managed(job, partitions):
+        return TagDecision(refusal=_ELSEWHERE)
     if not asked.requeue:
         return TagDecision(refusal=_STAYS)
     decided = deferred.deferred_decision(job, asked, answer, directives)

@@ -163,7 +163,8 @@ def _service(
         submit_s=min(job.submit_s or 0 for job in jobs),
         directives=dict(directives),
         profile=next(iter(gpus), ""),
-        cost_millislices=run_cost(gpus, costs),
+        # Where users may change waiting slots, a cheap one does not stand for all.
+        cost_millislices=max(run_cost(job.gpus, costs) for job in jobs),
         slots=_slots(jobs, directives, observation, places),
         directory=observation.directories.get(array, ""),
     )

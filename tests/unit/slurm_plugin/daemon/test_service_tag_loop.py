@@ -124,6 +124,8 @@ OTHERS = [
     array(held=False, reason="Priority"),
     array(state=JobState.RUNNING),
     array(partition="cpu"),
+    # The site holds it, which is not the user's to end.
+    array(reason="JobHeldAdmin"),
     array(admin_comment="slicewise:1 token=ab12 tenant=vision service=other"),
     array(task_index=0, untouched=frozenset()),
     a_job(comment=COMMENT, held=True, admin_comment=""),
@@ -155,6 +157,7 @@ async def test_the_type_of_its_gpus_is_chosen_where_its_script_leaves_it_open(
 REFUSED = [
     ({}, {"script": TYPED.replace("tenant=vision", "tenant=lab")}, "SW-SERVICE"),
     ({"account": "lab"}, {}, "SW-SERVICE"),
+    ({"partition": "gpu,cpu"}, {}, "SW-SERVICE"),
     (
         {"account": "lab"},
         {"script": TYPED.replace("tenant=vision", "tenant=lab")},

@@ -718,7 +718,11 @@ async def test_services_run_in_each_mode_within_the_quota_and_borrow_nothing(mod
 CHANGED = [
     {"account": "lab"},
     {"partition": "cpu"},
+    # There no quota would count it.
+    {"partition": "gpu,cpu"},
     {"tres": {"gres/gpu:1g.10gb": "4"}},
+    # Of any type, as by scontrol update TresPerNode=gpu:4.
+    {"tres": {"gres/gpu": "4"}},
     {"tres": {"gres/gpu:3g.40gb": "1"}},
 ]
 
@@ -741,6 +745,26 @@ async def test_without_slicewise_lua_a_slot_that_its_user_has_changed_stays_held
         assert (answer.released, answer.kept_back) == ((0,), (1,))
         assert "apply the service again" in answer.note
         assert slurm.actions == [("release", [0])]
+
+
+@pytest.mark.parametrize("mode", ["observe", "enforce"])
+async def test_a_slot_that_is_changed_while_it_waits_for_gpus_is_held(mode: str) -> None:
+    waiting = {"held": False, "reason": "Resources"}
+    slurm = ScriptedSlurm(job(0, **waiting), job(1, **waiting, account="lab"))
+    await sync_of(slurm, mode).turn()
+    assert slurm.actions == ([] if mode == "enforce" else [("hold", [1])])
+
+
+async def test_a_slot_that_was_made_cheap_does_not_make_the_others_so() -> None:
+    """Each of the others is released within the quota by what it costs itself."""
+    small, large = ({"tres": {f"gres/gpu:{kind}": "1"}} for kind in ("1g.10gb", "3g.40gb"))
+    slurm = ScriptedSlurm(job(0, **small), job(1, **large), job(2, **large))
+    slurm.script += "#SLICEWISE profile=3g.40gb\n"
+    cluster_state = sync_of(slurm, "observe")
+    cluster_state.set_policy(policy_of(tenant("vision", 4000)), {})
+    await cluster_state.turn()
+    answer = await desire(cluster_state, 814, frozenset(range(3)))
+    assert (answer.released, answer.kept_back) == ((1,), (0, 2))
 
 
 async def test_once_slicewise_is_taken_out_nothing_is_changed() -> None:
