@@ -460,7 +460,7 @@ class ClusterState:
         plan = plan_desired(service, run - changed, room)
         if not changed:
             return plan
-        note = "its account, partition or GPUs were changed in Slurm; apply the service again"
+        note = "its account, partition, GPUs or time were changed in Slurm; apply it again"
         return replace(plan, kept_back=plan.kept_back | changed, note=plan.note or note)
 
     def _changed(self, service: ServiceView) -> frozenset[int]:

@@ -114,6 +114,8 @@ def _on_one_host(answers: Answers) -> Answers:
     """Return the answers with a database whose URL has a password; a refusal for more hosts."""
     if answers.is_spread:
         raise _refused(f"--services-only is for one host, so gateway is {answers.controller}")
+    if not services_only_files.is_of(answers.database_url, answers.controller):
+        raise _refused("--services-only is for one host, so database_url is of localhost")
     url = services_only_files.with_password(answers.database_url, secrets.token_hex(16))
     return answers.model_copy(update={_WITH_PASSWORD: url})
 

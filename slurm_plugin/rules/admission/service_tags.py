@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 from slicewise.cluster.language.codes import Code, known
 from slicewise.cluster.language.errors import Refusal
 from slicewise.cluster.language.jobs import WAITING, JobState, JobTag, JobView
-from slicewise.cluster.language.service import COMMENT, is_service, whole_number
+from slicewise.cluster.language.service import (
+    COMMENT,
+    DEFAULT_LEASE_S,
+    directives_of_script,
+    is_service,
+    whole_number,
+)
 from slicewise.cluster.language.slurm.interface import JobChange, JobRequest
 from slicewise.cluster.rpc.messages import ServiceView, SubmitAnswer, SubmitRequest
 from slicewise.slurm_plugin.rules.admission import deferred
@@ -27,6 +33,11 @@ _ELSEWHERE = Refusal(
     Code.SERVICE,
     "The script names a partition that is not managed, in which no quota counts a replica.",
     "Name managed partitions alone.",
+)
+_TOO_SHORT = Refusal(
+    Code.SERVICE,
+    "The script's time limit is shorter than its lease_s, and Slicewise does not lengthen it.",
+    "Write #SBATCH --time= as slicewise service render prints it, in minutes.",
 )
 _STAYS = Refusal(
     Code.SERVICE,
@@ -77,7 +88,8 @@ def changed_slots(
     """Return the waiting slots of a service that are no longer what it was admitted with.
 
     Where no slicewise.lua keeps them from it, users may change account, partition and GPUs of their
-    waiting jobs, by which a replica would take what its tenant's quota does not bound.
+    waiting jobs, by which a replica would take what its tenant's quota does not bound. They may
+    shorten a time limit, too: a release would lengthen it beyond what Slurm lets users have.
     """
     count = _number(service, "gpus") * _number(service, "nodes")
     gpus = {service.directives.get("profile", service.profile): count}
@@ -89,6 +101,7 @@ def changed_slots(
         or not _stays_managed(job, partitions)
         or job.gpus not in ({}, gpus)
         or job.untyped_gpus
+        or _is_short(job, service.directives)
         for index in (job.untouched if job.task_index is None else {job.task_index})
     )
 
@@ -96,6 +109,12 @@ def changed_slots(
 def _stays_managed(job: JobView, partitions: frozenset[str]) -> bool:
     """Whether a waiting job can start in managed partitions alone."""
     return partitions.issuperset(job.partition.split(","))
+
+
+def _is_short(job: JobView, directives: Mapping[str, str]) -> bool:
+    """Whether Slurm has accepted less time for a slot than the lease that a release sets."""
+    lease_s = whole_number(directives, "lease_s", DEFAULT_LEASE_S)
+    return job.time_limit_s is not None and job.time_limit_s < lease_s
 
 
 def _number(service: ServiceView, key: str) -> int:
@@ -122,17 +141,29 @@ def tag_decision(
     """Return what carries out an answer of mode enforce: its GPUs, if the script left their type
     open, and the tag. QOS and site_factor stay as they are.
     """
-    if not is_service(directives):
-        return TagDecision(refusal=_NO_SERVICE)
-    if answer.action == "refuse":
-        return TagDecision(refusal=Refusal(known(answer.code), answer.message, answer.hint))
-    if not _stays_managed(job, partitions):
-        return TagDecision(refusal=_ELSEWHERE)
-    if not asked.requeue:
-        return TagDecision(refusal=_STAYS)
+    if (refusal := _refusal(job, asked, directives, answer, partitions)) is not None:
+        return TagDecision(refusal=refusal)
     decided = deferred.deferred_decision(job, asked, answer, directives)
     if decided.refusal is not None:
         return TagDecision(refusal=decided.refusal)
     comment = f"{job.admin_comment} {answer.tag}".strip()
     change = replace(decided.change, qos=None, site_factor=None, admin_comment=comment)
     return TagDecision((*((deferred.CLEAR,) if decided.clear else ()), change))
+
+
+def _refusal(
+    job: JobView,
+    asked: JobRequest,
+    directives: tuple[str, ...],
+    answer: SubmitAnswer,
+    partitions: frozenset[str],
+) -> Refusal | None:
+    if not is_service(directives):
+        return _NO_SERVICE
+    if answer.action == "refuse":
+        return Refusal(known(answer.code), answer.message, answer.hint)
+    if not _stays_managed(job, partitions):
+        return _ELSEWHERE
+    if _is_short(job, directives_of_script(directives)):
+        return _TOO_SHORT
+    return None if asked.requeue else _STAYS

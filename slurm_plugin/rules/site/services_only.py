@@ -1,6 +1,6 @@
 """Writes what brings up services alone, on one host beside slurmctld, as files and one script."""
 
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.findings import Finding
@@ -14,6 +14,13 @@ _PORT = 5432
 def needs(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return those of slurm.conf's findings without which no service runs."""
     return tuple(finding for finding in findings if finding.code == Code.CONF_SERVICES)
+
+
+def is_of(url: str, host: str) -> bool:
+    """Whether a database's URL names the server of this host, by its own words."""
+    parts = urlsplit(url)
+    names_none_beside = {"host", "hostaddr"}.isdisjoint(parse_qs(parts.query))
+    return names_none_beside and parts.hostname in {None, "localhost", "127.0.0.1", "::1", host}
 
 
 def with_password(url: str, password: str) -> str:
@@ -90,7 +97,7 @@ cd "$(dirname "$0")"
 statements="psql --no-psqlrc --quiet --port={port} --set=ON_ERROR_STOP=1 postgres"
 runuser -u postgres -- sh -c "cd /; exec $statements" < database.sql
 install -d -m 755 /etc/slicewise
-install -m 644 --backup=numbered slicewise.toml /etc/slicewise/
+install -m 644 --compare --backup=numbered slicewise.toml /etc/slicewise/
 install -m 640 -g {answers.slurm_user} database-url /etc/slicewise/
 install -m 600 -o slicewise launcher-database-url /etc/slicewise/
 {more}slicewise ledger db upgrade
@@ -108,11 +115,12 @@ _STEPS = """\
 Nothing was changed. The guide: {guide}
 
 1. {conf}
-2. Read `slicewise.toml`, `services.sh` and `gateway.sh`, then on {controller}, as root:
-   `sh services.sh`. It leaves Slurm's configuration as it is.
-3. Give an account of Slurm a quota, which bounds its services alone:
+2. Where the engine lies on the nodes: [engines.NAME] command in `slicewise.toml` beside this file.
+3. Read `slicewise.toml`, `services.sh` and `gateway.sh`, then on {controller}, as root:
+   `sh services.sh`. It leaves Slurm's configuration as it is. HAProxy of this host becomes the
+   gateway, in place of what its own /etc/haproxy/haproxy.cfg serves.
+4. Give an account of Slurm a quota, which bounds its services alone:
    `slicewise tenant-quota set ACCOUNT --nominal 7` (a GPU of weight 1 has seven slices).
-4. Where the engine lies on the nodes: [engines.NAME] command in /etc/slicewise/slicewise.toml.
 5. As a user of that account: `slicewise service init DIRECTORY_OF_THE_MODEL`, then
    `slicewise service apply FILE --start`, and `slicewise key create ACCOUNT --name me`.
 

@@ -158,6 +158,8 @@ REFUSED = [
     ({}, {"script": TYPED.replace("tenant=vision", "tenant=lab")}, "SW-SERVICE"),
     ({"account": "lab"}, {}, "SW-SERVICE"),
     ({"partition": "gpu,cpu"}, {}, "SW-SERVICE"),
+    # The daemon would lengthen it as an operator, beyond what Slurm lets the user have.
+    ({"time_limit_s": 600}, {}, "SW-SERVICE"),
     (
         {"account": "lab"},
         {"script": TYPED.replace("tenant=vision", "tenant=lab")},

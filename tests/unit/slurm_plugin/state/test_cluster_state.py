@@ -697,7 +697,7 @@ async def test_a_failed_action_does_not_blind_it() -> None:
 @pytest.mark.parametrize("mode", ["observe", "advise"])
 async def test_services_run_in_each_mode_within_the_quota_and_borrow_nothing(mode: str) -> None:
     """All that the tenant runs counts, as in enforce; in whichever QOS of the site it is."""
-    normal, gpus = {"qos": "normal"}, {"tres": {"gres/gpu:3g.40gb": "1"}}
+    normal, gpus = {"qos": "normal", "time_limit_s": 900}, {"tres": {"gres/gpu:3g.40gb": "1"}}
     slots = [job(index, **normal, **gpus) for index in range(3)]
     slurm = ScriptedSlurm(*slots)
     cluster_state = sync_of(slurm, mode)
@@ -724,6 +724,7 @@ CHANGED = [
     # Of any type, as by scontrol update TresPerNode=gpu:4.
     {"tres": {"gres/gpu": "4"}},
     {"tres": {"gres/gpu:3g.40gb": "1"}},
+    {"time_limit_s": 840},
 ]
 
 
@@ -733,7 +734,7 @@ async def test_without_slicewise_lua_a_slot_that_its_user_has_changed_stays_held
     changes: dict[str, Any], mode: str
 ) -> None:
     """In enforce slicewise.lua lets nobody but operators change it."""
-    as_admitted = {"tres": {"gres/gpu:1g.10gb": "1"}}
+    as_admitted = {"tres": {"gres/gpu:1g.10gb": "1"}, "time_limit_s": 900}
     slurm = ScriptedSlurm(job(0, **as_admitted), job(1, **(as_admitted | changes)))
     cluster_state = sync_of(slurm, mode)
     cluster_state.set_policy(policy_of(tenant("vision", 9000)), {})
@@ -743,13 +744,13 @@ async def test_without_slicewise_lua_a_slot_that_its_user_has_changed_stays_held
         assert answer.released == (0, 1)
     else:
         assert (answer.released, answer.kept_back) == ((0,), (1,))
-        assert "apply the service again" in answer.note
+        assert "apply it again" in answer.note
         assert slurm.actions == [("release", [0])]
 
 
 @pytest.mark.parametrize("mode", ["observe", "enforce"])
 async def test_a_slot_that_is_changed_while_it_waits_for_gpus_is_held(mode: str) -> None:
-    waiting = {"held": False, "reason": "Resources"}
+    waiting = {"held": False, "reason": "Resources", "time_limit_s": 900}
     slurm = ScriptedSlurm(job(0, **waiting), job(1, **waiting, account="lab"))
     await sync_of(slurm, mode).turn()
     assert slurm.actions == ([] if mode == "enforce" else [("hold", [1])])
@@ -757,7 +758,9 @@ async def test_a_slot_that_is_changed_while_it_waits_for_gpus_is_held(mode: str)
 
 async def test_a_slot_that_was_made_cheap_does_not_make_the_others_so() -> None:
     """Each of the others is released within the quota by what it costs itself."""
-    small, large = ({"tres": {f"gres/gpu:{kind}": "1"}} for kind in ("1g.10gb", "3g.40gb"))
+    small, large = (
+        {"tres": {f"gres/gpu:{kind}": "1"}, "time_limit_s": 900} for kind in ("1g.10gb", "3g.40gb")
+    )
     slurm = ScriptedSlurm(job(0, **small), job(1, **large), job(2, **large))
     slurm.script += "#SLICEWISE profile=3g.40gb\n"
     cluster_state = sync_of(slurm, "observe")

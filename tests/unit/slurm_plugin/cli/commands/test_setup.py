@@ -401,7 +401,16 @@ class TestServicesOnly:
         assert 'CREATE DATABASE "books" OWNER "own@er"' in statements
         assert "--port=5499" in (out / "services.sh").read_text()
 
-    @pytest.mark.parametrize("answer", ['gateway = "gate"', 'login_hosts = ["login1"]'])
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            'gateway = "gate"',
+            'login_hosts = ["login1"]',
+            # The script would make roles and database here, and the daemon look for them there.
+            'database_url = "postgresql://slicewise@db1/slicewise"',
+            'database_url = "postgresql://slicewise@/slicewise?host=db1"',
+        ],
+    )
     def test_other_hosts_are_refused(self, tmp_path: Path, answer: str) -> None:
         result, out = self.run(tmp_path, answer)
         assert "--services-only is for one host" in str(result.exception)
