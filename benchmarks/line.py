@@ -54,6 +54,11 @@ class Line:
         return f"127.0.0.1:{self.port}"
 
     @property
+    def settings(self) -> GatewaySettings:
+        """The gateway's, as it runs."""
+        return self._settings(self.place / "gateway")
+
+    @property
     def ports(self) -> tuple[int, ...]:
         """The door's ports, one for each socket of the engine."""
         return tuple(range(self.port + 1, self.port + 1 + len(self.engine.sockets)))

@@ -143,7 +143,13 @@ def test_removed_is_gone():
 )
 def test_names_that_no_tenant_can_have(name: str):
     assert refusal(name).endswith("[SW-VALUE]")
-    assert refusal(name, removed=True).endswith("[SW-VALUE]")
+    assert refusal(name, removed=True).endswith("[SW-TENANT-UNKNOWN]")
+
+
+def test_a_tenant_named_as_the_gateways_address_can_only_go():
+    assert refusal("v1").endswith("[SW-VALUE]")
+    there = {**POLICY, "v1": tenants.Tenant("v1", "", tenants.Quota(Millislices(0)))}
+    assert "v1" not in tenants.changed(there, update("v1", removed=True))
 
 
 @pytest.mark.parametrize("name", ["gate", "a_borrowed"])
