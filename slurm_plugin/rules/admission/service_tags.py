@@ -36,8 +36,8 @@ _ELSEWHERE = Refusal(
 )
 _TOO_SHORT = Refusal(
     Code.SERVICE,
-    "The script's time limit is shorter than its lease_s, and Slicewise does not lengthen it.",
-    "Write #SBATCH --time= as slicewise service render prints it, in minutes.",
+    "The job's time limit is shorter than its lease_s, and Slicewise does not lengthen it.",
+    "Write a shorter lease_s, or #SBATCH --time= as slicewise service render prints it.",
 )
 _STAYS = Refusal(
     Code.SERVICE,
