@@ -37,6 +37,7 @@ from slicewise.slurm_plugin.common.tenant_requests import (
     TenantImportRequest,
     TenantMoveRequest,
 )
+from slicewise.slurm_plugin.common.usage_requests import ForgetPersonRequest
 from slicewise.slurm_plugin.rules.quota.types import Policy
 from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
@@ -51,7 +52,7 @@ MODULES = {
         *(compile_requests, quota_file_requests, record_requests, repartition_requests),
     )
 }
-OURS = [kind for kind in requests() if kind.__module__ in MODULES]
+OURS = [kind for kind in requests() if kind.__module__ in MODULES or kind is ForgetPersonRequest]
 FIELDS: dict[str, Any] = {
     "tenant": "vision",
     "parent": "",
@@ -62,6 +63,7 @@ FIELDS: dict[str, Any] = {
     "reason": "r",
     "window": {"window_id": 0, "tenant": "vision", "kind": "nominal", "amount_millislices": 1},
     "window_id": 1,
+    "person": "alice",
     "repartition_id": 1,
     "packed": "",
     "errand": "0123456789abcdef",
@@ -208,7 +210,7 @@ async def test_what_is_no_name_is_no_tenant_to_delete(site: Site, monkeypatch: p
 
     monkeypatch.setattr(site.ledger, "change_by", change_by, raising=False)
     answer = await site.answered(TenantDeleteRequest(tenant="x'; --"), ROOT)
-    assert b"SW-VALUE" in answer
+    assert b"SW-TENANT-UNKNOWN" in answer
 
 
 async def test_a_dry_import_writes_nothing(site: Site):
