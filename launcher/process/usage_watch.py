@@ -21,7 +21,7 @@ from slicewise.launcher.process.saved_statistics import Run
 from slicewise.launcher.process.usage_journal import UsageJournal
 from slicewise.launcher.rules.engines.load import EngineLoad
 from slicewise.launcher.rules.gateway.allowances import subjects_of
-from slicewise.launcher.rules.gateway.run_counts import RunCounts
+from slicewise.launcher.rules.gateway.run_counts import MOST_COUNTED, RunCounts
 from slicewise.launcher.rules.gateway.usage_lines import (
     HeardLines,
     UsageByAsker,
@@ -51,7 +51,7 @@ class _Memory:
     """What the next launcher goes on with.
 
     Attributes:
-        places: the place after the last line that was heard, by process and thread.
+        places: the place after the last line that was written down, by process and thread.
         cached: cached prompt tokens of each run's records.
     """
 
@@ -206,11 +206,11 @@ class UsageWatch:
         journal = self._journal
         if journal is None:
             return
-        due = [line for line in self._lines if self._is_due(line)]
+        due = self._take_due()
         if not due:
             return
-        self._lines = [line for line in self._lines if not self._is_due(line)]
         records: dict[str, list[UsageRecord]] = {}
+        cached, self._cached = self._cached, dict(self._cached)
         for line in due:
             records.setdefault(line.boot, []).append(self._record(line))
         memory = _MEMORY.dump_python(self._memory(), mode="json")
@@ -220,8 +220,25 @@ class UsageWatch:
             # Of a launcher that ends in between the next one writes them again: booked once.
             await self._with_journal(journal.remember, memory)
         except OSError:
-            self._lines = [*due, *self._lines]
+            self._lines, self._cached = [*due, *self._lines], cached
             raise
+
+    def _take_due(self) -> list[UsageLine]:
+        """Take the lines that can be written down.
+
+        Those behind one of their thread that waits wait, too: of each thread the next launcher
+        goes on at one place.
+        """
+        due, waiting, threads = list[UsageLine](), list[UsageLine](), set[tuple[str, int]]()
+        for line in self._lines:
+            thread = (line.boot, line.thread)
+            if thread not in threads and self._is_due(line):
+                due.append(line)
+            else:
+                waiting.append(line)
+                threads.add(thread)
+        self._lines = waiting
+        return due
 
     def _is_due(self, line: UsageLine) -> bool:
         """Whether it is known whose the replica was, or will not be."""
@@ -256,8 +273,10 @@ class UsageWatch:
 
     def _memory(self) -> _Memory:
         runs = {run for _, run in (self._runs or {}).values()}
+        waiting = {(line.boot, line.thread): line.place for line in reversed(self._lines)}
+        places = {**self._heard.next_places, **waiting}
         return _Memory(
-            [(*key, place) for key, place in self._heard.next_places.items()],
+            [(*key, place) for key, place in places.items()],
             self._heard.missed,
             [(run, count) for run, count in self._cached.items() if run in runs],
             [(run, *told) for run, told in self._counts.items() if run in runs],
@@ -282,7 +301,7 @@ class UsageWatch:
             index=run[1],
             run_start_s=run[2],
             service=service,
-            prompt_tokens=counts.prompt_tokens + cached,
+            prompt_tokens=min(counts.prompt_tokens + cached, MOST_COUNTED),
             output_tokens=counts.output_tokens,
         )
 

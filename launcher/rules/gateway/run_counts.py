@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from slicewise.launcher.rules.engines.load import EngineCounts, EngineLoad
 
-_MOST = 2**53 - 1
+MOST_COUNTED = 2**53 - 1
+"""The largest count: readers of JSON keep it exact."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class RunCounts:
         prompt = _whole(now.prompt_tokens, self.last_prompt)
         output = _whole(now.output_tokens, self.last_output)
         return RunCounts(
-            min(self.prompt_tokens + _more(self.last_prompt, prompt), _MOST),
-            min(self.output_tokens + _more(self.last_output, output), _MOST),
+            min(self.prompt_tokens + _more(self.last_prompt, prompt), MOST_COUNTED),
+            min(self.output_tokens + _more(self.last_output, output), MOST_COUNTED),
             prompt,
             output,
             load.counts_cached,
@@ -36,7 +37,7 @@ class RunCounts:
 
 
 def _whole(count: float | None, before: int) -> int:
-    return before if count is None else min(round(count), _MOST)
+    return before if count is None else min(round(count), MOST_COUNTED)
 
 
 def _more(before: int, now: int) -> int:

@@ -242,3 +242,55 @@ async def test_what_comes_while_a_batch_is_posted_joins_another_one(daemon: Daem
     hear(made, [line(1)])
     await post(made)
     assert (len(daemon.booked), made.waiting) == (2, 0)
+
+
+async def test_a_line_that_waits_for_its_replica_s_run_survives_a_kill(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("slicewise.launcher.process.usage_watch.wall_s", lambda: 2.0)
+    made = watch(daemon, tmp_path)
+    told = [line(1), line(65, "0b" * 32), line(129), line(2)]
+    hear(made, told)
+    await post(made)
+    # The next launcher hears all that the ring has.
+    after = watch(daemon, tmp_path)
+    hear(after, told)
+    after.turned(state("0b" * 32, DIGEST))
+    await post(after)
+    assert {number for _, number in daemon.booked} == {1, 65, 129, 2}
+    assert after.missed == 0
+
+
+async def test_what_a_full_disk_refused_is_counted_once(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made = watch(daemon, tmp_path)
+    hear(made, [line(1)])
+    with monkeypatch.context() as full:
+
+        def refuse(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        full.setattr(usage_journal, "replace_file", refuse)
+        with pytest.raises(OSError, match="No space"):
+            await post(made)
+    await post(made)
+    assert len(daemon.booked) == 1
+    made.counted("nlp/chat", RUN, load(4, 7, counts_cached=False))
+    await made.report_counters()
+    assert daemon.counters[-1].prompt_tokens == 9
+
+
+async def test_an_engine_that_counts_beyond_all_hides_no_other_s_counts(
+    daemon: Daemon, tmp_path: Path
+):
+    made = watch(daemon, tmp_path)
+    made.turned(state(DIGEST, "0b" * 32))
+    hear(made, [line(1)])
+    await post(made)
+    for _ in range(10):
+        made.counted("nlp/chat", RUN, load(10**15, 7, counts_cached=False))
+        made.counted("nlp/chat", RUN, load(0, 0, counts_cached=False))
+    made.counted("nlp/chat", (7, 1, 1000), load(5, 7, counts_cached=False))
+    await made.report_counters()
+    assert [run.prompt_tokens for run in daemon.counters] == [2**53 - 1, 5]
