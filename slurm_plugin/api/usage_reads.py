@@ -1,7 +1,11 @@
 """Who may see which sums of tokens, and the answer page by page."""
 
 from slicewise.slurm_plugin.api.access import Principal
-from slicewise.slurm_plugin.common.usage_requests import TokenUsageAnswer, TokenUsageRequest
+from slicewise.slurm_plugin.common.usage_requests import (
+    LINE_FIELDS,
+    TokenUsageAnswer,
+    TokenUsageRequest,
+)
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.usage_reads import UsageReader
 
@@ -22,8 +26,6 @@ def token_usage(
     shown = lines[:PAGE_LINES]
     more = None
     if len(lines) > PAGE_LINES:
-        last = shown[-1]
-        words = (last.day, last.service, last.tenant, last.person, last.key_id)
-        more = tuple(word for word in words if word)
+        more = tuple(getattr(shown[-1], name) for name in LINE_FIELDS[request.by])
     unattributed = ledger.usage_reads.unattributed(request, reader) if is_first else ()
     return TokenUsageAnswer(lines=shown, unattributed=unattributed, more=more)

@@ -1,9 +1,9 @@
 """What users ask the daemon about tokens: who used how many of which service, and when."""
 
-import json
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, TypeAdapter, field_validator, model_validator
 
 from slicewise.cluster.language.persons import PERSON_PATTERN
 from slicewise.cluster.rpc.message import (
@@ -17,8 +17,18 @@ from slicewise.cluster.rpc.message import (
 
 UsageGroup = Literal["day", "service", "tenant", "person", "key"]
 """What a line is about; a person or key is one of a tenant."""
+LINE_FIELDS: Mapping[UsageGroup, tuple[str, ...]] = {
+    "day": ("day",),
+    "service": ("service",),
+    "tenant": ("tenant",),
+    "person": ("tenant", "person"),
+    "key": ("tenant", "person", "key_id"),
+}
+"""The fields that a line is about."""
 Seconds = Annotated[int, Field(ge=0, le=2**40)]
 _Word = Annotated[str, Field(max_length=128, pattern=NO_CONTROLS)]
+
+_WORDS = TypeAdapter(tuple[str, ...])
 
 
 class TokenLine(Message):
@@ -92,7 +102,13 @@ class TokenUsageRequest(Request, Asks[TokenUsageAnswer], get="token-usage"):
     @field_validator("after", mode="before")
     @classmethod
     def _of_text(cls, value: object) -> object:
-        return json.loads(value) if isinstance(value, str) else value
+        return _WORDS.validate_json(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _is_after_such_a_line(self) -> Self:
+        if self.after is not None and len(self.after) != len(LINE_FIELDS[self.by]):
+            raise ValueError("after: no page of such lines has ended there")
+        return self
 
 
 class ForgottenAnswer(WholeAnswer):

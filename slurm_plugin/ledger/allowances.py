@@ -169,14 +169,13 @@ class Allowances(LedgerPart):
         given: Mapping[Subject, TokenShare],
         at: AllowanceTime,
     ) -> None:
-        connection.execute(
-            delete(allowances).where(
-                or_(
-                    allowances.c.expires_s <= at.now_s,
-                    allowances.c.gateway_id == gateway_id,
-                )
-            )
+        are_replaced = or_(
+            allowances.c.expires_s <= at.now_s, allowances.c.gateway_id == gateway_id
         )
+        # In the order in which who posts locks them.
+        keys = tuple(allowances.primary_key)
+        connection.execute(select(*keys).where(are_replaced).order_by(*keys).with_for_update())
+        connection.execute(delete(allowances).where(are_replaced))
         rows = [
             {
                 "gateway_id": gateway_id,

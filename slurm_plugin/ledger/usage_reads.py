@@ -21,25 +21,20 @@ from sqlalchemy import (
 from slicewise.cluster.language.persons import NOBODY
 from slicewise.cluster.runtime.database import reading
 from slicewise.slurm_plugin.common.usage_requests import (
+    LINE_FIELDS,
     TokenLine,
     TokenUsageRequest,
     Unattributed,
-    UsageGroup,
 )
 from slicewise.slurm_plugin.ledger.base import LedgerPart
 from slicewise.slurm_plugin.ledger.usage_tables import engine_counters, usage_costs, usage_hours
 
 _DEADLINE = text("SET LOCAL statement_timeout = '8s'")
 _MOST_SERVICES = 1000
+_MOST = 2**53 - 1
+"""Engines say what they like: more is shown as this, and hides no other's sums."""
 _HOUR = usage_costs.c
 _OWNER = func.split_part(_HOUR.service, "/", 1)
-_FIELDS: dict[UsageGroup, tuple[str, ...]] = {
-    "day": ("day",),
-    "service": ("service",),
-    "tenant": ("tenant",),
-    "person": ("tenant", "person"),
-    "key": ("tenant", "person", "key_id"),
-}
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,7 @@ class UsageReads(LedgerPart):
     ) -> tuple[TokenLine, ...]:
         """So many lines of what the reader may see, in the order of what they are about."""
         named = _named(reader, zone)
-        fields = _FIELDS[request.by]
+        fields = LINE_FIELDS[request.by]
         about = tuple(named[field].label(field) for field in fields)
         query = (
             select(
@@ -108,8 +103,9 @@ class UsageReads(LedgerPart):
         )
         prompts = func.sum(func.greatest(0, run.prompt_tokens - posted.c.prompts))
         outputs = func.sum(func.greatest(0, run.output_tokens - posted.c.outputs))
+        bounded = (cast(func.least(sum_, _MOST), BigInteger) for sum_ in (prompts, outputs))
         query = (
-            select(run.service, cast(prompts, BigInteger), cast(outputs, BigInteger))
+            select(run.service, *bounded)
             .join(posted, literal(True))
             .where(run.cluster == self._cluster)
             .where(run.seen_at >= func.to_timestamp(request.since_s))

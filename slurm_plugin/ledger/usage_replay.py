@@ -45,7 +45,7 @@ WITH kept AS (
            IS DISTINCT FROM
            (h.requests, h.prompt_tokens, h.cached_prompt_tokens, h.output_tokens, h.first_tokens,
             h.first_token_ms)
-           AND NOT (coalesce(k.requests, 0) < h.requests
+           AND NOT (coalesce(k.requests, 0) < coalesce(h.requests, 0)
                     AND hour_s < extract(epoch FROM now() - interval '90 days')) AS differs
       FROM kept k FULL JOIN slicewise.usage_hours h
      USING (cluster, hour_s, payer, person, key_id, service, array_job_id, index, run_start_s)

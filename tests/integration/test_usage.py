@@ -17,14 +17,21 @@ from slicewise.cluster.language.meters import (
 )
 from slicewise.cluster.rpc.limit_messages import RequestLimits, SubjectLimits
 from slicewise.cluster.rpc.usage_messages import (
+    MOST_RUNS,
     EngineCounters,
     TokenAllowance,
     UsageRecord,
     WantedAllowance,
 )
+from slicewise.slurm_plugin.common.usage_requests import (
+    LINE_FIELDS,
+    TokenUsageRequest,
+    UsageGroup,
+)
 from slicewise.slurm_plugin.ledger import schema_revisions
 from slicewise.slurm_plugin.ledger.allowances import AllowanceTime
 from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.usage_reads import UsageReader
 
 pytestmark = pytest.mark.integration
 
@@ -352,3 +359,63 @@ def test_the_daemon_s_role_may_book_and_set_aside_and_change_no_record(
             connection.execute("RESET ROLE")
             connection.execute(f"DROP OWNED BY {role}")
             connection.execute(f"DROP ROLE {role}")
+
+
+def test_who_is_given_tokens_and_who_posts_never_wait_for_each_other(ledger: Ledger, database: str):
+    limits = [limited(MONTH, tenant=tenant) for tenant in ("speech", "vision")]
+    for limit in reversed(limits):
+        allowed(ledger, limit.tenant, limit, 10)
+    with psycopg.connect(database) as connection:
+        # As rows of one gateway lie once others' places were taken again.
+        connection.execute("UPDATE slicewise.allowances SET gateway_id = 1 WHERE gateway_id = 2")
+    first, second = (
+        f"SELECT FROM slicewise.allowances WHERE tenant = '{limit.tenant}' FOR UPDATE"
+        for limit in limits
+    )
+    with psycopg.connect(database) as poster, ThreadPoolExecutor(1) as threads:
+        poster.execute(first)  # type: ignore[arg-type]
+        given = threads.submit(ledger.allowances.give, "vision", [], limits, AT)
+        with psycopg.connect(database, autocommit=True) as looker:
+            waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            while looker.execute(waits).fetchone() == (0,):
+                pass
+        poster.execute(second)  # type: ignore[arg-type]
+        poster.commit()
+        assert len(given.result()) == 2
+
+
+def test_verify_sees_an_old_hour_given_to_another_while_its_records_are_kept(
+    ledger: Ledger, database: str
+):
+    post(ledger, "b", [a_record(0)])
+    with psycopg.connect(database) as connection:
+        connection.execute("UPDATE slicewise.usage_hours SET person = 'mallory'")
+    assert any("its records are 1" in fault for fault in ledger.audit.verify().faults)
+
+
+def test_engines_that_count_beyond_all_hide_nobody_s_counts(ledger: Ledger):
+    counters = [
+        EngineCounters(
+            array_job_id=number,
+            index=0,
+            run_start_s=1,
+            service="science/chat",
+            prompt_tokens=2**53 - 1,
+            output_tokens=0,
+        )
+        for number in range(1, 1202)
+    ]
+    for start in range(0, 1201, MOST_RUNS):
+        ledger.usage.note_counters(counters[start : start + MOST_RUNS])
+    request = TokenUsageRequest()
+    (line,) = ledger.usage_reads.unattributed(request, UsageReader("root", None))
+    assert line.prompt_tokens == 2**53 - 1
+
+
+@pytest.mark.parametrize("group", LINE_FIELDS)
+def test_a_page_begins_after_any_line(ledger: Ledger, group: UsageGroup):
+    post(ledger, "b", [a_record(0)])
+    for word, count in (("", 1), ("~", 0)):
+        request = TokenUsageRequest(by=group, after=(word,) * len(LINE_FIELDS[group]))
+        lines = ledger.usage_reads.lines(request, UsageReader("alice", ()), "UTC", 10)
+        assert len(lines) == count

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.cli.commands import ledger, usage
 from slicewise.slurm_plugin.common.usage_requests import (
+    LINE_FIELDS,
     ForgetPersonRequest,
     ForgottenAnswer,
     TokenLine,
@@ -40,7 +41,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[TokenUsageRequest]:
     async def answer(request: TokenUsageRequest, _: Principal) -> TokenUsageAnswer:
         requests.append(request)
         if request.after is None:
-            return TokenUsageAnswer(lines=(CHAT,), unattributed=(REST,), more=("science/chat",))
+            more = ("science/chat",) * len(LINE_FIELDS[request.by])
+            return TokenUsageAnswer(lines=(CHAT,), unattributed=(REST,), more=more)
         return TokenUsageAnswer(lines=(OWN,))
 
     answer_from(monkeypatch, {TokenUsageRequest: answer})
