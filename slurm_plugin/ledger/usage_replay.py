@@ -60,19 +60,23 @@ SELECT count(*) AS seen, count(*) FILTER (WHERE differs) AS difference,
 """Each sum is that over its hour's records. Records are deleted some day, but no young ones."""
 
 _ENGINES = """
-WITH posted AS (
-    SELECT c.*, p.prompts, p.outputs,
-           greatest(p.prompts - c.prompt_tokens, 0) + greatest(p.outputs - c.output_tokens, 0)
-           AS difference
+WITH sums AS (
+    SELECT c.cluster, c.array_job_id, c.index, c.run_start_s,
+           coalesce(sum(r.prompt_tokens), 0) AS prompts,
+           coalesce(sum(r.output_tokens), 0) AS outputs
       FROM slicewise.engine_counters c
-     CROSS JOIN LATERAL (
-           SELECT coalesce(sum(r.prompt_tokens), 0) AS prompts,
-                  coalesce(sum(r.output_tokens), 0) AS outputs
-             FROM slicewise.usage_records r
-             JOIN slicewise.usage_gateways g ON g.id = r.gateway_id
-            WHERE (g.cluster, r.array_job_id, r.index, r.run_start_s)
-                  = (c.cluster, c.array_job_id, c.index, c.run_start_s)
-              AND r.end_ms < extract(epoch FROM c.seen_at - interval '1 minute') * 1000) AS p
+      JOIN slicewise.usage_gateways g ON g.cluster = c.cluster
+      JOIN slicewise.usage_records r
+        ON (r.gateway_id, r.array_job_id, r.index, r.run_start_s)
+           = (g.id, c.array_job_id, c.index, c.run_start_s)
+           AND r.end_ms < extract(epoch FROM c.seen_at - interval '1 minute') * 1000
+     GROUP BY 1, 2, 3, 4
+), posted AS (
+    SELECT c.*, s.prompts, s.outputs,
+           coalesce(greatest(s.prompts - c.prompt_tokens, 0)
+                    + greatest(s.outputs - c.output_tokens, 0), 0) AS difference
+      FROM slicewise.engine_counters c
+      LEFT JOIN sums s USING (cluster, array_job_id, index, run_start_s)
 )
 SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
        (array_agg(format('%s_%s of %s on %s: %s prompt and %s output tokens are posted, and its '

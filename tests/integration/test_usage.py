@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -28,7 +29,7 @@ from slicewise.slurm_plugin.common.usage_requests import (
     TokenUsageRequest,
     UsageGroup,
 )
-from slicewise.slurm_plugin.ledger import schema_revisions
+from slicewise.slurm_plugin.ledger import replay, schema_revisions, usage_replay
 from slicewise.slurm_plugin.ledger.allowances import AllowanceTime
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.usage_reads import UsageReader
@@ -419,3 +420,32 @@ def test_a_page_begins_after_any_line(ledger: Ledger, group: UsageGroup):
         request = TokenUsageRequest(by=group, after=(word,) * len(LINE_FIELDS[group]))
         lines = ledger.usage_reads.lines(request, UsageReader("alice", ()), "UTC", 10)
         assert len(lines) == count
+
+
+def test_verify_reads_records_once_however_many_runs_engines_counted(ledger: Ledger, database: str):
+    post(ledger, "b", [a_record(0)])
+    with psycopg.connect(database) as connection:
+        connection.execute(
+            "INSERT INTO slicewise.usage_records (gateway_id, number, payer, person, key_id,"
+            " service, array_job_id, index, run_start_s, start_ms, end_ms, prompt_tokens,"
+            " cached_prompt_tokens, output_tokens, outcome) SELECT 1, n, 'vision', 'p', 'k',"
+            " 'science/chat', n % 100, 0, 1, 1, n, 1, 0, 1, 'whole'"
+            " FROM generate_series(1, 5000) n"
+        )
+        connection.execute(
+            "INSERT INTO slicewise.engine_counters (cluster, array_job_id, index, run_start_s,"
+            " service, prompt_tokens, output_tokens) SELECT cluster, n, 0, 1, 'science/chat', 1, 1"
+            " FROM generate_series(0, 99) n, slicewise.usage_gateways"
+        )
+        connection.execute("ANALYZE")
+        connection.execute(replay.SETTING)
+        for check in usage_replay.CHECKS:
+            explain = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {check}"
+            (plan,) = connection.execute(explain).fetchone() or ()  # type: ignore[arg-type]
+            assert loops_of(plan[0]["Plan"], "usage_records") <= 1
+
+
+def loops_of(plan: dict[str, Any], table: str) -> int:
+    """How often a table was read."""
+    own = plan["Actual Loops"] if plan.get("Relation Name") == table else 0
+    return own + sum(loops_of(part, table) for part in plan.get("Plans", ()))
