@@ -205,7 +205,7 @@ def test_nothing_is_read_of_a_body_before_the_key_and_the_tenant_s_limits_are_ch
     for what in ("str(SW-GATEWAY-KEY)", "str(SW-GATEWAY-KEY-TENANT)", "str(SW-GATEWAY-CONCURRENT)"):
         assert text.index(what) < text.index("lua.refuse", text.index(what)) < reads
     # The key's own service is compared with what the body has named, before any route is known.
-    by_model = "str(SW-GATEWAY-KEY-SERVICE) if by_model !lists_models protected !opens"
+    by_model = "str(SW-GATEWAY-KEY-SERVICE) if by_model !by_site !lists_models protected !opens"
     assert reads < text.index(by_model) < text.index("set-var(txn.backend)")
 
 
