@@ -57,7 +57,7 @@ Most = int | None
 
 
 def _option(help_text: str) -> Any:
-    return typer.Option(min=0, help=help_text, show_default=False)
+    return typer.Option(min=0, metavar="NUMBER", help=help_text, show_default=False)
 
 
 @limit_app.command(
@@ -81,7 +81,12 @@ def limit_requests(
     exact: Exact = None,
     lift: Annotated[
         list[Lifted] | None,
-        typer.Option(help="A limit that is no more; may be repeated.", show_default=False),
+        typer.Option(
+            metavar="LIMIT",
+            help="A limit that is no more: concurrent, requests-per-minute, tokens-per-minute,"
+            " tokens-per-month or models; may be repeated.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Limit the requests of a tenant, of a person in it, or of one key; what is not named stays.
