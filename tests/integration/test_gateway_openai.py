@@ -105,7 +105,6 @@ GOOD: Sequence[str | bytes] = (
 )
 
 
-@pytest.mark.promise("One OpenAI address leads to all models of a tenant.")
 async def test_the_model_in_the_body_names_the_service(gateway: Harness, replicas):
     await serve(gateway, replicas[0])
     for body in GOOD:

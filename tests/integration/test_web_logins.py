@@ -40,7 +40,6 @@ def test_the_web_server_asks_for_users_and_changes_nothing(sandbox: Sandbox, add
     assert asked(sandbox, "web", "POST", "/v1/as/root/service-delete", own) == "SW-FORBIDDEN"
 
 
-@pytest.mark.promise("An address of slicewise web login logs its user in once.")
 async def test_an_address_logs_its_user_in_once(sandbox: Sandbox, address: str):
     url = await asyncio.to_thread(sandbox.page_login, "alice")
     token = urlsplit(url).query.removeprefix("token=")

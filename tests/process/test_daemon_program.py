@@ -121,7 +121,7 @@ async def test_each_loop_is_counted_from_0_before_its_first_turn(
         Metrics, "turned", lambda _, loop, *__, **___: turned.setdefault(loop, loop in begun)
     )
     async with serving(tmp_path, Slurm(), ScriptedLedger()):
-        await until_true(lambda: len(turned) == 15)
+        await until_true(lambda: len(turned) == 16)
     assert begun == turned.keys()
     assert all(turned.values())
 
