@@ -7,7 +7,9 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Connection,
     Select,
+    and_,
     case,
     cast,
     func,
@@ -57,6 +59,37 @@ class UsageReads(LedgerPart):
         self, request: TokenUsageRequest, reader: UsageReader, zone: str, most: int
     ) -> tuple[TokenLine, ...]:
         """So many lines of what the reader may see, in the order of what they are about."""
+        with reading(self._engine) as connection:
+            connection.execute(_DEADLINE)
+            seen = self._seen(connection, request, reader)
+            page = self._page(request, reader, zone, seen).limit(most)
+            return tuple(_line(row) for row in connection.execute(page).mappings())
+
+    def _seen(
+        self, connection: Connection, request: TokenUsageRequest, reader: UsageReader
+    ) -> ColumnElement[bool]:
+        """What a reader may see.
+
+        Costs are divided within a payer's hour of a run: so the payers of the reader's own requests
+        are named, and no others' hours are read.
+        """
+        if reader.owned is None:
+            return literal(True)
+        hour, is_owned = usage_hours.c, _OWNER.in_(reader.owned)
+        own = select(hour.payer).where(hour.cluster == self._cluster, hour.person == reader.user)
+        own = own.where(hour.hour_s >= request.since_s // 3600 * 3600).distinct()
+        payers = connection.execute(own).scalars().all()
+        return and_(
+            or_(_HOUR.payer.in_(payers), is_owned), or_(_HOUR.person == reader.user, is_owned)
+        )
+
+    def _page(
+        self,
+        request: TokenUsageRequest,
+        reader: UsageReader,
+        zone: str,
+        is_seen: ColumnElement[bool],
+    ) -> Select[Any]:
         named = _named(reader, zone)
         fields = LINE_FIELDS[request.by]
         about = tuple(named[field].label(field) for field in fields)
@@ -71,17 +104,15 @@ class UsageReads(LedgerPart):
                     )
                 ),
             )
-            .where(_HOUR.cluster == self._cluster, _is_seen(reader), *_asked(request, named))
+            .where(_HOUR.cluster == self._cluster, is_seen, *_asked(request, named))
             .group_by(*about)
         )
         sums = query.subquery()
         keys = tuple(sums.c[field].collate("C") for field in fields)
-        page: Select[Any] = select(sums).order_by(*keys).limit(most)
+        page: Select[Any] = select(sums).order_by(*keys)
         if request.after is not None:
             page = page.where(tuple_(*keys) > tuple_(*(literal(word) for word in request.after)))
-        with reading(self._engine) as connection:
-            connection.execute(_DEADLINE)
-            return tuple(_line(row) for row in connection.execute(page).mappings())
+        return page
 
     def unattributed(
         self, request: TokenUsageRequest, reader: UsageReader
@@ -143,12 +174,6 @@ def _named(reader: UsageReader, zone: str) -> dict[str, ColumnElement[str]]:
         for name in ("person", "key_id"):
             seen[name] = case((is_own, seen[name]), else_=NOBODY)
     return seen
-
-
-def _is_seen(reader: UsageReader) -> ColumnElement[bool]:
-    if reader.owned is None:
-        return literal(True)
-    return or_(_HOUR.person == reader.user, _OWNER.in_(reader.owned))
 
 
 def _asked(
