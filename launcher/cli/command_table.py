@@ -121,7 +121,8 @@ FOR_OPERATORS: Mapping[str, Command] = {
     "setup": Command(
         "slicewise.slurm_plugin.cli.commands.setup:setup_command",
         "Ask what the site is like, and write proposals of all files, with the steps in order.",
-        "Examples: slicewise setup | slicewise setup --answers site.toml --output proposals",
+        "Examples: slicewise setup | slicewise setup --services-only"
+        " | slicewise setup --answers site.toml --output proposals",
     ),
     "doctor": Command(
         "slicewise.launcher.cli.doctor:doctor",

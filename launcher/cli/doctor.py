@@ -73,7 +73,7 @@ def doctor(
     finding, too. It works without the daemon.
 
     Exits 1 if it finds an error, 9 if it finds warnings only, 0 with hints or nothing. Codes that
-    [doctor] accept of slicewise.toml names are left out.
+    doctor.accept of slicewise.toml names are left out.
     """
     parts: Sequence[Any] = [import_module(name) for name in _GATHERERS]
     sections = [name for part in parts for name in part.SECTIONS]

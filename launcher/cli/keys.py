@@ -36,7 +36,8 @@ from slicewise.launcher.cli.key_limits import limit_app
 key_app = typer.Typer(
     no_args_is_help=True,
     help="API keys: which clients may send requests to a tenant's services.",
-    epilog="Examples: slicewise key create vision --name ci | slicewise key list",
+    epilog="Examples: slicewise key create vision --name ci | slicewise key list"
+    " | slicewise key limit vision --requests-per-minute 600",
 )
 
 key_app.add_typer(limit_app)

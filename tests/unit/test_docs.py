@@ -219,9 +219,10 @@ def test_no_word_of_a_help_text_is_lost_as_markup():
         left += (
             (f"{name} {inner}", one) for inner, one in getattr(command, "commands", {}).items()
         )
-        for one in command.params:
-            lost = re.findall(r"\[[a-z_]+\]", getattr(one, "help", None) or "")
-            assert not lost, f"{name}, {one.name}: a terminal takes {lost} for markup"
+        texts = [(one.name, getattr(one, "help", None)) for one in command.params]
+        for where, text in [*texts, ("its description", command.help)]:
+            lost = re.findall(r"\[[a-z_]+\]", text or "")
+            assert not lost, f"{name}, {where}: a terminal takes {lost} for markup"
 
 
 def command_of(text: str) -> tuple[Any, set[str]]:

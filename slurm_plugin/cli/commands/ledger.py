@@ -156,7 +156,7 @@ def statement(
 
     With --since, each run counts in full, even if it started earlier. With --from and --until, runs
     are cut at these times, so that consecutive periods such as months add up. --by day cuts them at
-    midnight. --from, --until, days and months are those of [ledger] time_zone, in which budgets
+    midnight. --from, --until, days and months are those of ledger.time_zone, in which budgets
     begin, too. JSON and CSV have integers in millislice-seconds. Users see the tenants that they
     belong to.
 

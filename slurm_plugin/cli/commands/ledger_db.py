@@ -59,7 +59,7 @@ def upgrade() -> None:
 def current(as_json: Json = False) -> None:
     """Show which database is used, its revision, and the one that this version needs.
 
-    The database is that of $SLICEWISE_DATABASE_URL, else of [database] url_file.
+    The database is that of $SLICEWISE_DATABASE_URL, else of database.url_file.
     """
     from slicewise.cluster.runtime.database import database_place  # noqa: PLC0415 -- not for --help
     from slicewise.slurm_plugin.ledger import schema_revisions  # noqa: PLC0415 -- as above

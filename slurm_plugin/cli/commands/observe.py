@@ -49,7 +49,7 @@ def observe(
     """Say what the days in mode observe have shown: refusals, moves, loans, recalls, use.
 
     The daemon records what it decides in every mode, and what it would lend in observe and advise:
-    sums by day (UTC), for [ledger] journal_days. Up to 5 s of it are lost when the daemon ends. No
+    sums by day (UTC), for ledger.journal_days. Up to 5 s of it are lost when the daemon ends. No
     log file is read. Amounts are slice-hours; use is that of the books, from the first day shown
     on.
     """
