@@ -91,8 +91,9 @@ def limit_requests(
 ) -> None:
     """Limit the requests of a tenant, of a person in it, or of one key; what is not named stays.
 
-    All limits of a request's tenant, person and key hold together; 0 lets none in. You may limit
-    your own keys, unless an operator did; operators limit everyone.
+    All limits of a request's tenant, person and key hold together; 0 lets none in. Tokens are
+    taken as a request comes, and settled at its end. You may limit your own keys, unless an
+    operator did; operators limit everyone.
     """
     if bool(subject) == bool(key):
         raise typer.BadParameter("Name a tenant, TENANT/PERSON, or --key KEY_ID: one of them.")

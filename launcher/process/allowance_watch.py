@@ -41,4 +41,4 @@ async def renew(
     asked_s, not_booked = wall_s(), unposted(boot)
     answer = await calls.allowances(AllowancesRequest(boot=boot, wanted=wanted(taken, not_booked)))
     until_s = math.floor(asked_s + answer.expires_s)
-    await gate.set_allowances(bounds(answer.allowances, taken, not_booked, until_s))
+    await gate.set_allowances(bounds(answer.allowances, taken, not_booked, until_s, boot))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ import pytest
 from aiohttp import web
 from gateway_harness import CHAT, Harness, Replica, eventually, gateway_up
 
+from slicewise.cluster.rpc.limit_messages import RequestLimits, SubjectLimits
 from slicewise.cluster.rpc.usage_messages import TokenAllowance
 from slicewise.launcher.rules.gateway.allowances import TakenTokens, bounds
 from slicewise.launcher.rules.gateway.routing import Route
@@ -310,9 +312,9 @@ def allowance(tokens: int, **more: object) -> TokenAllowance:
 
 async def allow(metered: Metered, *allowances: TokenAllowance, for_s: int = 60) -> None:
     """As the launcher does, which has posted all that has ended."""
-    _, taken = await metered.gateway.runtime.taken()
-    until_s = int(time.time()) + for_s
-    await metered.gateway.runtime.set_allowances(bounds(allowances, taken, {}, until_s))
+    process, taken = await metered.gateway.runtime.taken()
+    until_s, boot = int(time.time()) + for_s, process.replace(" since ", "-")
+    await metered.gateway.runtime.set_allowances(bounds(allowances, taken, {}, until_s, boot))
 
 
 async def asked(metered: Metered, body: bytes = BODY) -> tuple[int, str, Mapping[str, str]]:
@@ -383,4 +385,74 @@ async def test_without_a_ledger_exact_limits_close_and_others_open(
 async def test_haproxy_that_starts_again_begins_with_closed_limits(metered: Metered):
     await allow(metered, allowance(1000))
     file = metered.gateway.settings.directory / "allowances.map"
-    assert file.read_text() == "t 0/0/exact/1/tokens\n"
+    assert file.read_text() == "t 0/0/exact/1/tokens/-\n"
+
+
+async def test_what_was_allowed_to_the_process_before_a_reload_allows_the_next_one_nothing(
+    metered: Metered,
+):
+    """The launcher may have asked before the reload, and tell after it."""
+    before, taken = await metered.gateway.runtime.taken()
+    boot, until_s = before.replace(" since ", "-"), int(time.time()) + 60
+    entries = bounds([allowance(1000)], taken, {}, until_s, boot)
+    await metered.gateway.runtime.set_allowances(entries)
+    assert (await asked(metered))[0] == 200
+    await metered.gateway.reload()
+    await metered.route()
+    await metered.gateway.runtime.set_allowances(entries)
+    # The connection that is still open leads to the process before, for one answer.
+    assert (await asked(metered))[0] == 200
+    assert (await asked(metered))[0] == 429
+    await allow(metered, allowance(1000))
+    assert (await asked(metered))[0] == 200
+
+
+async def has_taken(metered: Metered, ended: int, held: int) -> bool:
+    _, taken = await metered.gateway.runtime.taken()
+    return taken.get("t") == TakenTokens(ended, held)
+
+
+async def test_a_hundred_requests_at_once_take_what_ten_may_and_aborts_give_it_back(
+    metered: Metered,
+):
+    metered.engine.said = Said([], STREAM, then="goes on")
+    url = f"{metered.gateway.settings.url}/t/chat{CHAT}"
+    sent = json.dumps({"model": "chat", "max_tokens": 50, "stream": True})
+    hold = len(sent) + 50
+    await allow(metered, allowance(10 * hold))
+
+    async def ask() -> int:
+        async with metered.gateway.session.post(url, data=sent) as answer:
+            return answer.status
+
+    # In the same moment each other thread may let one in.
+    threads = os.cpu_count() or 1
+    asking = [asyncio.create_task(ask()) for _ in range(100)]
+
+    async def are_refused() -> bool:
+        _, taken = await metered.gateway.runtime.taken()
+        refused = sum(task.done() and task.result() == 429 for task in asking)
+        is_within = "t" in taken and 10 * hold <= taken["t"].held < (10 + threads) * hold
+        return 90 - threads < refused <= 90 and is_within
+
+    try:
+        await eventually(are_refused)
+    finally:
+        # Four have a place at the replica, the others wait.
+        for task in asking:
+            task.cancel()
+    await eventually(lambda: has_taken(metered, 0, 0))
+
+
+async def test_a_request_that_another_limit_refuses_holds_nothing(metered: Metered):
+    await allow(metered, allowance(1000))
+    limits = SubjectLimits(tenant="t", limits=RequestLimits(requests_per_minute=0))
+    await metered.gateway.set_keys({}, limits=(limits,))
+    for size in (0, 1_000_000):
+        url = f"{metered.gateway.settings.url}/t/chat{CHAT}"
+        sent = json.dumps({"model": "chat", "x": " " * size})
+        async with metered.gateway.session.post(url, data=sent) as answer:
+            assert "SW-GATEWAY-RATE" in await answer.text()
+    await metered.gateway.set_keys({})
+    assert (await asked(metered))[0] == 200
+    await eventually(lambda: has_taken(metered, 16, 0))

@@ -1,5 +1,6 @@
 """What subjects with a limit of tokens have taken at the gateway, and may take."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from slicewise.cluster.rpc.usage_messages import (
 MOST_HELD_TOKENS = 8192
 """Tokens that one request takes at most before its answer: a longer one must not lock a small
 limit, and what it uses beyond that is taken at its end."""
+_SUBJECT = re.compile(r"[A-Za-z0-9_./@+-]{1,200}")
 _HEADROOM_REQUESTS = 4
 """Requests for which a subject shall find tokens until it is asked for again."""
 
@@ -76,20 +78,24 @@ def bounds(
     taken: Mapping[str, TakenTokens],
     unposted: Mapping[str, int],
     until_s: int,
+    boot: str,
 ) -> Mapping[str, str]:
     """Return the entries of the gateway's map: how much may have been taken in all, until when.
 
-    What has ended and is not unposted was posted: the ledger has taken it off what is left.
+    What has ended and is not unposted was posted: the ledger has taken it off what is left. A
+    subject with a name that can be none is left out. ``boot`` names the process that has taken.
     """
     entries = {}
     for allowance in allowances:
         subject = _subject(allowance)
+        if not _SUBJECT.fullmatch(subject):
+            continue
         ended = taken.get(subject, TakenTokens(0, 0)).ended
         posted = max(0, ended - unposted.get(subject, 0))
         limit = allowance.why.partition(":")[0] or "tokens"
         entries[subject] = (
             f"{posted + allowance.tokens}/{until_s}/{'exact' if allowance.is_exact else 'open'}"
-            f"/{allowance.retry_s or 1}/{limit}"
+            f"/{allowance.retry_s or 1}/{limit}/{boot}"
         )
     return entries
 
@@ -97,7 +103,7 @@ def bounds(
 def expired(entries: Mapping[str, str]) -> Mapping[str, str]:
     """Return what HAProxy begins with: limits of which nothing is set aside yet."""
     parts = {subject: entry.split("/") for subject, entry in entries.items()}
-    return {subject: f"0/0/{kind}/1/tokens" for subject, (_, _, kind, _, _) in parts.items()}
+    return {subject: f"0/0/{part[2]}/1/tokens/-" for subject, part in parts.items()}
 
 
 def _subject(allowance: TokenAllowance) -> str:

@@ -39,9 +39,9 @@ def test_held_and_unposted_tokens_together_never_exceed_what_was_allowed(
     """A request begins as long as fewer were taken in all than the entry says."""
     allowance = TokenAllowance(tenant="nlp", person="carol", tokens=allowed, is_exact=is_exact)
     entries = bounds(
-        [allowance], {"nlp/carol": TakenTokens(ended, held)}, {"nlp/carol": unposted}, 9
+        [allowance], {"nlp/carol": TakenTokens(ended, held)}, {"nlp/carol": unposted}, 9, "17-5"
     )
-    bound, until, kind, _, _ = entries["nlp/carol"].split("/")
+    bound, until, kind, *_ = entries["nlp/carol"].split("/")
     posted = max(0, ended - unposted)
     left = int(bound) - ended - held
     assert (ended - posted) + held + left == allowed
@@ -52,6 +52,14 @@ def test_haproxy_begins_with_what_has_expired():
     allowance = TokenAllowance(
         tenant="nlp", key_id="k", tokens=0, is_exact=True, why="tokens_per_month: used up"
     )
-    entries = bounds([allowance], {}, {}, 9)
-    assert entries == {"nlp//k": "0/9/exact/1/tokens_per_month"}
-    assert expired(entries) == {"nlp//k": "0/0/exact/1/tokens"}
+    entries = bounds([allowance], {}, {}, 9, "17-5")
+    assert entries == {"nlp//k": "0/9/exact/1/tokens_per_month/17-5"}
+    assert expired(entries) == {"nlp//k": "0/0/exact/1/tokens/-"}
+
+
+def test_a_name_that_can_be_none_costs_itself_alone():
+    named = [
+        TokenAllowance(tenant="nlp", person=person, tokens=1, is_exact=True)
+        for person in ("x; shutdown sessions", "x y", "carol@b.ch")
+    ]
+    assert set(bounds(named, {}, {}, 9, "17-5")) == {"nlp/carol@b.ch"}
