@@ -90,17 +90,18 @@ earliest: what ended after that look the look can't have."""
 
 _MONTHS = """
 WITH months AS (
-    SELECT cluster, payer, sum(tokens) AS tokens FROM slicewise.usage_months GROUP BY 1, 2
+    SELECT cluster, payer, person, key_id, sum(tokens) AS tokens
+      FROM slicewise.usage_months GROUP BY 1, 2, 3, 4
 ), hours AS (
-    SELECT cluster, payer, sum(prompt_tokens + output_tokens) AS tokens
-      FROM slicewise.usage_hours GROUP BY 1, 2
+    SELECT cluster, payer, person, key_id, sum(prompt_tokens + output_tokens) AS tokens
+      FROM slicewise.usage_hours GROUP BY 1, 2, 3, 4
 )
 SELECT count(*) AS seen, coalesce(sum(abs(coalesce(m.tokens, 0) - coalesce(h.tokens, 0))), 0)
        AS difference,
-       (array_agg(format('usage of %s on %s: its months have %s tokens, its hours %s',
-                         payer, cluster, m.tokens, h.tokens))
+       (array_agg(format('usage of a person or key of %s on %s: its months have %s tokens, its '
+                         'hours %s', payer, cluster, m.tokens, h.tokens))
         FILTER (WHERE m.tokens IS DISTINCT FROM h.tokens))[1:10] AS faults
-  FROM months m FULL JOIN hours h USING (cluster, payer)
+  FROM months m FULL JOIN hours h USING (cluster, payer, person, key_id)
 """
 """The sums that limits look at are those by the hour."""
 

@@ -206,6 +206,8 @@ def test_records_refuse_changes(ledger: Ledger, database: str, change: str):
         ("DELETE FROM slicewise.usage_hours", "hours have 0"),
         ("UPDATE slicewise.usage_hours SET first_token_ms = 1", "or their tokens differ"),
         ("UPDATE slicewise.engine_counters SET output_tokens = 6", "its engine had counted"),
+        ("UPDATE slicewise.usage_months SET tokens = 6", "its months have 6"),
+        ("UPDATE slicewise.usage_months SET person = 'mallory'", "its months have"),
     ],
 )
 def test_verify_says_what_was_changed_by_hand(
