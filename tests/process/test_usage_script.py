@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -159,3 +160,43 @@ def test_of_a_stream_without_counts_chunks_with_text_are_counted(
 def test_any_bytes_are_an_answer(answers: list[list[bytes]]):
     for kind in (STREAM, JSON):
         assert len(lines(*((kind, parts) for parts in answers))) == len(answers)
+
+
+def chunk(**said: Any) -> bytes:
+    return b"event: chunk\ndata: " + json.dumps(said).encode() + b"\n\n"
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_of_many_running_sums_the_last_one_counts(is_whole: bool):
+    sums = [{"prompt_tokens": 9, "completion_tokens": count} for count in range(1, 40)]
+    answer = [chunk(usage=usage) for usage in sums] + [chunk(usage=None), b"data: [DONE]\n\n"]
+    first = chunk(message={"usage": {"input_tokens": 9, "cache_read_input_tokens": 4}})
+    last = chunk(usage={"output_tokens": 7})
+    texts = [chunk(delta={"text": "x"})] * 9
+    said = lines((STREAM, answer), (STREAM, [first, *texts, last]), is_whole=is_whole)
+    assert [counts(line) for line in said] == [(9, 0, 39), (13, 4, 7)]
+
+
+HOSTILE = (b"\n", b"a\n", b"data:\n", b'data: {"usage":{}}\n', b'data:"usage":{"usage":{')
+"""What a replica could send to keep HAProxy busy; each is repeated, the last one in lines of 8 KiB."""
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+def test_a_hostile_stream_keeps_haproxy_about_as_busy_as_an_engine_s(unit: bytes):
+    ordinary = chunk(choices=[{"index": 0, "delta": {"content": "hello"}}], model="m" * 100)
+    piece = (unit * 16384)[:8191] + b"\n"
+    assert steps([piece] * 100) < 2 * steps([(ordinary * 100)[:8192]] * 100)
+
+
+def steps(answer: list[bytes]) -> int:
+    """Instructions of Lua that an answer takes, in thousands."""
+    counting = "local steps = 0\ndebug.sethook(function() steps = steps + 1 end, '', 1000)\n"
+    asked = f"{STREAM} 1 {' '.join(piece.hex() for piece in answer)}"
+    ran = subprocess.run(
+        ("lua5.3", "-e", f"{counting}{program()}\nprint(steps)"),
+        input=asked,
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    return int(ran.stdout.splitlines()[-1])
