@@ -32,6 +32,7 @@ for line in io.lines() do
     local txn = {
         f = { status = function() return 200 end },
         get_var = function(_, name) return vars[name] end,
+        set_var = function(_, name, value) vars[name] = value end,
     }
     local request = { is_resp = function() return false end }
     local answer = { is_resp = function() return true end }
@@ -178,7 +179,7 @@ def test_of_many_running_sums_the_last_one_counts(is_whole: bool):
 
 
 HOSTILE = (b"\n", b"a\n", b"data:\n", b'data: {"usage":{}}\n', b'data:"usage":{"usage":{')
-"""What a replica could send to keep HAProxy busy; each is repeated, the last one in lines of 8 KiB."""
+"""What a replica could send to keep HAProxy busy; the last one comes in lines of 8 KiB."""
 
 
 @pytest.mark.parametrize("unit", HOSTILE)
