@@ -78,11 +78,13 @@ _LIMITED = (
     ("key", "k", "k:%[var(txn.key_id)]"),
 )
 """Whose limits a request comes under: name, letter for variables, key in the map of limits."""
-_FILES_FOR_CLIENT, _FILES_FOR_REQUEST = 4, 5
-"""Of so many open files that server lines leave one client may be connected, and one request on its
-way. A connection takes one and a request three more: both ends of HAProxy's own connection, and
-that to the replica. So clients' connections take a quarter and their requests three fifths. HAProxy
-itself takes half as many connections as those files, both kinds together."""
+_FILES_FOR_CLIENT, _FILES_FOR_REQUEST, _FILES_FOR_LIMITED = 5, 6, 20
+"""Of so many open files that server lines leave one client may be connected, one request on its
+way, and one with limits of its tenant, person or key, by HTTP and one more by gRPC. A connection
+takes one, a request three more: both ends of HAProxy's own connection, and that to the replica; and
+two more with limits. So clients' connections take a fifth, their requests a half, and the way of
+those with limits a fifth. HAProxy itself takes half as many connections as those files, all kinds
+together: were all taken by clients, its own could not be made."""
 _LEAST_FILES = 100
 """Where it can't start a limit is needed all the same: 0 would be none."""
 _LEAST_HOSTS = 5
@@ -313,6 +315,7 @@ def gateway_files(
         "most_files": most_files,
         "most_clients": clients,
         "most_requests": files // _FILES_FOR_REQUEST,
+        "most_limited": files // _FILES_FOR_LIMITED,
         "most_per_host": clients // _LEAST_HOSTS if per_host is None else per_host,
         "deadline_ms": LONGEST_DEADLINE_S * 1000,
         "key": KEY,

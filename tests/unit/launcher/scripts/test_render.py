@@ -299,7 +299,7 @@ def test_limits_are_rendered_only_if_there_are_any():
     )
 
 
-TAKE = ("gateway", "again")
+TAKE = ("gateway", "limits", "again")
 """Frontends that take connections: those of clients, and HAProxy's own."""
 
 
@@ -314,14 +314,18 @@ def test_connections_and_requests_fit_into_the_files_that_haproxy_may_open(files
     """With fewer than 100,000 clients could take all: it was for 25,000 whatever there were."""
     text = gateway_files(GatewaySettings(), most_files=files)["haproxy.cfg"]
     assert f"    fd-hard-limit {files}\n" in text
-    clients, rounds = (_most(rf"^frontend {one}\n(?:.*\n){{,3}}?    maxconn", text) for one in TAKE)
+    clients, limited, rounds = (
+        _most(rf"^frontend {one}\n(?:.*\n){{,3}}?    maxconn", text) for one in TAKE
+    )
     requests = _most(r'\.again" maxconn', text)
     assert requests < rounds
-    # A client's connection, both ends of HAProxy's own, and one to a replica.
+    # By HTTP and by gRPC.
+    assert 2 * _most(r'\.limits" maxconn', text) == limited
+    # A client's connection, both ends of each of HAProxy's own, and one to a replica.
     left = files - files_needed(text)
-    assert clients + 2 * rounds + requests <= left
-    # HAProxy takes that many connections of both kinds: with more, clients' could take all of them.
-    assert clients + rounds <= left // 2
+    assert clients + 2 * limited + 2 * rounds + requests <= left
+    # HAProxy takes that many connections of all kinds: with more, clients' could take all of them.
+    assert clients + limited + rounds <= left // 2
     assert 5 * _most(r"sc_conn_cur\(2\) gt", text) <= clients
     assert most_files_of(text) == files
 
@@ -331,7 +335,7 @@ def test_a_gateway_of_which_nothing_is_said_is_closed_and_bounded():
     assert "acl protected always_true" in text
     assert 'rate.map",1000)' in text
     assert 'concurrent.map",1000)' in text
-    assert "sc_conn_cur(2) gt 4884" in text
+    assert "sc_conn_cur(2) gt 3907" in text
     opened = gateway_files(GatewaySettings(require_keys=False))["haproxy.cfg"]
     assert "acl protected always_true" not in opened
 
