@@ -16,7 +16,7 @@ _MOST_TOKENS = 2**31 - 1
 _MOST = 2**53
 _MOST_FIRST_MS = OLDEST_S * 1000
 
-_TENANT = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
+_TENANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}")
 _PERSON = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,127}")
 _KEY_ID = re.compile(r"[A-Za-z0-9]{1,32}")
 _SERVICE = re.compile(r"[A-Za-z0-9_.@+-]{1,64}/[a-z0-9][a-z0-9-]{0,62}")

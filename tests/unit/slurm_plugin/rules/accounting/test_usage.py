@@ -49,6 +49,7 @@ def test_what_is_in_bounds_is_booked(record: UsageRecord):
     ("field", "bad"),
     [
         ("payer", ""),
+        ("payer", "-"),
         ("payer", "vision\x00"),
         ("payer", "v" * 65),
         ("person", "alice'; DROP"),
