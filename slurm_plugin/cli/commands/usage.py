@@ -105,8 +105,8 @@ def usage(
     "-". Operators see all. A request counts in the hour in which it ended; "first token" is the
     mean time until it. "slice-hours" is what of the replicas' time is charged for them, ten
     minutes after the hour, with the tenants' part of idle time. Unattributed is what engines
-    counted and no request has, as when the gateway was killed in the middle of one: nobody pays
-    for it.
+    counted and no request has, as the question that tries a replica at its start, or what was in
+    flight when the gateway was killed: nobody pays for it.
     """
     if as_json and as_csv:
         raise typer.BadParameter("Choose --json or --csv.")
