@@ -240,6 +240,16 @@ def _settings(answers: Answers, slurms: SlurmsOwn) -> Settings:
         raise _refused(error.refusal.message.removesuffix(".")) from None
 
 
+def _wanted(answers: Answers, settings: Settings) -> Wanted:
+    return Wanted(
+        cluster=answers.cluster,
+        partitions=answers.partitions,
+        mode="observe",
+        slurm_user=answers.slurm_user,
+        costs=settings.costs,
+    )
+
+
 def _files(
     answers: Answers,
     facts: SlurmFacts,
@@ -251,12 +261,8 @@ def _files(
         return _services_files(answers, facts, unknown)
     slurms = SlurmsOwn(facts.config.get("SLURM_CONF", SlurmsOwn.slurm_conf))
     settings = _settings(answers, slurms)
-    wanted = Wanted(
-        cluster=answers.cluster,
-        partitions=answers.partitions,
-        mode="observe",
-        slurm_user=answers.slurm_user,
-        costs=settings.costs,
+    wanted = replace(
+        _wanted(answers, settings),
         billing=settings.billing,
         priority_max=settings.priority.max,
         asks_by_munge=answers.is_spread,
@@ -295,14 +301,8 @@ def _services_files(
 ) -> Mapping[str, str]:
     slurms = SlurmsOwn(facts.config.get("SLURM_CONF", SlurmsOwn.slurm_conf))
     settings = _settings(answers, slurms)
-    wanted = Wanted(
-        cluster=answers.cluster,
-        partitions=answers.partitions,
-        mode="observe",
-        slurm_user=answers.slurm_user,
-        costs=settings.costs,
-    )
-    lines = conf_text(services_only_files.needs(conf_checks(facts, wanted)), Place.SLURM_CONF)
+    needs = services_only_files.needs(conf_checks(facts, _wanted(answers, settings)))
+    lines = conf_text(needs, Place.SLURM_CONF)
     launchers_url = _launchers_url(answers.database_url)
     texts = {
         "slicewise.toml": settings_text(answers, slurms, unknown),
