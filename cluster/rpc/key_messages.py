@@ -162,6 +162,11 @@ class GrantsAnswer(Answer):
     limits: tuple[SubjectLimits, ...] = ()
     models: dict[str, str] = Field(default_factory=dict)
 
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether anybody has a limit of tokens."""
+        return any(subject.limits.limits_tokens for subject in self.limits)
+
     def at(self, now_s: float) -> Self:
         """Return the answer as it is at that moment: keys expire, and are wanted from then on."""
         keys = {

@@ -44,6 +44,11 @@ class RequestLimits(Message):
     models: Annotated[tuple[ModelText, ...], Field(max_length=_MOST_MODELS)] | None = None
     is_exact: bool = False
 
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether there is a limit of tokens."""
+        return self.tokens_per_minute is not None or self.tokens_per_month is not None
+
 
 class SubjectLimits(AllowanceSubject):
     """The limits of a tenant, of a person in it, or of one of its keys.

@@ -213,6 +213,7 @@ class Launcher:
         self._adapters = adapters or AdapterWatch(_never)
         self._usage = usage or UsageWatch()
         self._renew = renew
+        self._limits_tokens = self._renewed_with_limits = True
         self._fair_queues = FairQueues()
         self._reporter_of_services = ServiceReporter(
             *(daemon, runtime.timings, lambda: self._tokens.loads),
@@ -403,6 +404,7 @@ class Launcher:
             if self._statistics is not None:
                 self._statistics.told(granted.models)
             await self._runtime.set_grants(granted)
+            self._limits_tokens = granted.limits_tokens
         except (SlicewiseError, OSError) as error:
             self._reporter.once("", "keys_not_set", str(error))
         else:
@@ -465,14 +467,18 @@ class Launcher:
             await asyncio.sleep(LONGEST_S)
 
     async def renew_allowances(self) -> None:
-        """Let the gateway take tokens of limits."""
+        """Let the gateway take tokens of limits: until it has heard that there are none."""
+        limits = self._limits_tokens
         if self._renew is None or not self._leader.leads():
+            return
+        if not limits and not self._renewed_with_limits:
             return
         try:
             await self._renew()
         except (SlicewiseError, OSError) as error:
             self._reporter.once("", "allowances_not_renewed", str(error))
         else:
+            self._renewed_with_limits = limits
             self._reporter.once("", "allowances_not_renewed", "")
 
     async def report_counters(self) -> None:

@@ -15,7 +15,10 @@ from builders.service_views import a_running_slot, a_slot
 from log_lines import lines
 from stand_ins.turn_world import GATEWAY, World, service
 
+from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.rpc.key_messages import GrantsAnswer
+from slicewise.cluster.rpc.limit_messages import RequestLimits, SubjectLimits
 from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.cluster.settings.file import Settings
 from slicewise.launcher.probing.prober import Replica
@@ -441,3 +444,20 @@ async def test_python_searches_less_often_for_garbage_in_the_launcher(
         assert gc.get_threshold()[0] == loop.GARBAGE_AFTER
     finally:
         gc.set_threshold(*before)
+
+
+async def test_nobody_is_asked_for_tokens_once_nobody_has_a_limit_of_them():
+    world, renew = World(), AsyncMock()
+    launcher = Launcher(world, world, replicas=lambda _: world, renew=renew)
+    await launcher.turn()
+    limits = SubjectLimits(tenant="t", limits=RequestLimits(tokens_per_month=5))
+    # The gateway may know limits of before: it is told until it has heard that there are none.
+    renew.side_effect = [UnreachableError(Code.GATEWAY_DOWN, "not now"), *[None] * 4]
+    for granted, renewals in (((), 2), ((limits,), 4), ((), 5)):
+        world.grants = AsyncMock(return_value=GrantsAnswer(limits=granted))  # type: ignore[method-assign]
+        await launcher.tell_keys()
+        for _ in range(2):
+            await launcher.renew_allowances()
+        assert renew.await_count == renewals, granted
+    await launcher.renew_allowances()
+    assert renew.await_count == 5
