@@ -383,7 +383,6 @@ def guest() -> Iterator[Guest]:
         running.down()
 
 
-@pytest.mark.promise("In mode observe services run, and nothing in Slurm changes but their arrays.")
 def test_services_run_in_observe_and_nothing_changes_that_is_not_theirs(guest: Guest) -> None:
     before, whole = guest.seen(), guest.whole_dump()
     guest.observe()

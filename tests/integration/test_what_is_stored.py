@@ -403,7 +403,6 @@ async def test_a_reload_and_a_restart_of_the_gateway(
     assert (code, site.answer in text) == (200, True), text
 
 
-@pytest.mark.promise("No prompt and no answer is stored anywhere.")
 async def test_nothing_of_it_is_stored(site: Site) -> None:
     # HAProxy shows the last message that was no HTTP; no other one, and in no file.
     await raw(site, b"nothing\r\n\r\n")
