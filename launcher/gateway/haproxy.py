@@ -208,10 +208,8 @@ class HaproxyRuntime:
         return positions_of(await _ask(self._socket, SHOW_FAIR), now_ms)
 
     async def set_priorities(self, entries: Mapping[str, str]) -> None:
-        """Set what requests count in fair queues; only what has changed is sent."""
-        path = self._maps.priorities
-        shown = _parsed_map(await _ask(self._socket, f"show map {path}"))
-        await self._tell(entry_commands(path, shown, entries))
+        """Set what requests count in fair queues."""
+        await self._set_map(self._maps.priorities, entries)
 
     async def apply(self, changes: Iterable[GatewayChange]) -> None:
         """Make the changes in order; stop at the first that fails."""
@@ -244,8 +242,7 @@ class HaproxyRuntime:
             except OSError as error:
                 unwritten = error
         for path, entries in wanted.items():
-            shown = _parsed_map(await _ask(self._socket, f"show map {path}"))
-            await self._tell(entry_commands(path, shown, entries))
+            await self._set_map(path, entries)
         await _end_streams(partial(_ask, self._socket), keys.keys())
         await self._replaced.end_streams(keys.keys())
         if unwritten is not None:
@@ -265,8 +262,7 @@ class HaproxyRuntime:
         Raises OSError if this user may not write it, after HAProxy was told.
         """
         path = self._maps.allowances
-        shown = _parsed_map(await _ask(self._socket, f"show map {path}"))
-        await self._tell(entry_commands(path, shown, entries))
+        await self._set_map(path, entries)
         _write_if_other(path, map_text(expired(entries)))
 
     async def key_ages(self) -> Mapping[str, float]:
@@ -300,6 +296,11 @@ class HaproxyRuntime:
             return True
         except (OSError, UnreachableError):
             return False
+
+    async def _set_map(self, path: Path, entries: Mapping[str, str]) -> None:
+        """Give a map these entries and no others; only what differs is sent."""
+        shown = _parsed_map(await _ask(self._socket, f"show map {path}"))
+        await self._tell(entry_commands(path, shown, entries))
 
     async def _tell(self, told: Sequence[str]) -> None:
         for line in _lines(told):

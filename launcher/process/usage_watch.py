@@ -185,7 +185,8 @@ class UsageWatch:
         """
         if self._journal is None or self._calls is None:
             return
-        while (batch := await self._with_journal(self._journal.oldest)) is not None:
+        # Mostly nothing waits: that needs no thread.
+        while self.waiting and (batch := await self._with_journal(self._journal.oldest)):
             try:
                 answer = await self._calls.post_usage(batch.request)
             except SlicewiseError:
