@@ -106,6 +106,7 @@ class EngineCounters(Message):
     Attributes:
         array_job_id, index, run_start_s: the replica's run.
         service: OWNER/NAME.
+        seen_s: when the engine said so; not when it is told, which may be after its end.
     """
 
     array_job_id: int = Field(ge=0, lt=2**32)
@@ -114,6 +115,7 @@ class EngineCounters(Message):
     service: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}/[a-z0-9][a-z0-9-]{0,62}$")
     prompt_tokens: int = Field(ge=0, lt=2**53)
     output_tokens: int = Field(ge=0, lt=2**53)
+    seen_s: float = Field(ge=0, lt=2**40)
 
 
 class EngineCountersRequest(Request, Asks[DoneAnswer], post="engine-counters", asker="launcher"):

@@ -173,7 +173,7 @@ class UsageWatch:
         if self._calls is None:
             return
         before = self._counts.get(run, (service, RunCounts()))[1]
-        self._counts[run] = (service, before.later(load))
+        self._counts[run] = (service, before.later(load, wall_s()))
         self._unsent.add(run)
         while len(self._counts) > _MOST_KNOWN:
             del self._counts[next(iter(self._counts))]
@@ -304,6 +304,7 @@ class UsageWatch:
             service=service,
             prompt_tokens=min(counts.prompt_tokens + cached, MOST_COUNTED),
             output_tokens=counts.output_tokens,
+            seen_s=counts.seen_s,
         )
 
 

@@ -14,7 +14,6 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     column,
-    func,
     table,
 )
 
@@ -114,7 +113,7 @@ engine_counters = Table(
     *_number_keys(*_RUN),
     Column("service", Text, nullable=False),
     *_numbers("prompt_tokens", "output_tokens"),
-    Column("seen_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("seen_at", DateTime(timezone=True), nullable=False),
     Index("ix_engine_counters_seen", "cluster", "seen_at"),
     comment="What the engine of each run has counted since its start, as last seen. Overwritten.",
 )

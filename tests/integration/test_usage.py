@@ -129,21 +129,34 @@ def test_each_meter_is_the_payer_s_own(ledger: Ledger):
     assert (line.used, line.task, line.runs) == (100, "usage", 1)
 
 
-def test_what_engines_counted_only_rises(ledger: Ledger, database: str):
-    def counted(prompt_tokens: int, output_tokens: int) -> EngineCounters:
-        return EngineCounters(
-            array_job_id=814,
-            index=3,
-            run_start_s=1_764_000_000,
-            service="science/chat",
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-        )
+def counted(prompt_tokens: int, output_tokens: int, after_s: float = 120) -> EngineCounters:
+    return EngineCounters(
+        array_job_id=814,
+        index=3,
+        run_start_s=1_764_000_000,
+        service="science/chat",
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        seen_s=NOW_MS / 1000 + after_s,
+    )
 
-    for one in (counted(100, 5), counted(120, 9), counted(110, 7)):
-        ledger.usage.note_counters([one, one])
+
+def test_what_engines_counted_only_rises(ledger: Ledger, database: str):
+    for counters in (counted(100, 5), counted(120, 9), counted(110, 7)):
+        ledger.usage.note_counters([counters, counters])
     found = "SELECT prompt_tokens, output_tokens FROM slicewise.engine_counters"
     assert rows(database, found) == [(120, 9)]
+
+
+def test_what_ended_after_an_engine_was_seen_last_is_not_compared_with_it(ledger: Ledger):
+    """As of a replica that was killed: the next launcher tells its counters again, much later."""
+    post(ledger, "b", [a_record(0)])
+    for _ in range(2):
+        ledger.usage.note_counters([counted(5, 1, after_s=-1)])
+    assert is_sound(ledger)
+    ledger.usage.note_counters([counted(5, 1)])
+    ledger.charges.seal()
+    assert ledger.audit.verify().faults
 
 
 def test_a_person_is_forgotten_and_every_sum_stays(ledger: Ledger, database: str):
@@ -214,9 +227,7 @@ def test_verify_says_what_was_changed_by_hand(
     ledger: Ledger, database: str, change: str, fault: str
 ):
     post(ledger, "b", [a_record(0)])
-    counters = {"array_job_id": 814, "index": 3, "run_start_s": 1_764_000_000}
-    counted = EngineCounters(**counters, service="science/chat", prompt_tokens=100, output_tokens=7)
-    ledger.usage.note_counters([counted])
+    ledger.usage.note_counters([counted(100, 7)])
     assert is_sound(ledger)
     with psycopg.connect(database) as connection:
         connection.execute(change)  # type: ignore[arg-type]
@@ -405,6 +416,7 @@ def test_engines_that_count_beyond_all_hide_nobody_s_counts(ledger: Ledger):
             service="science/chat",
             prompt_tokens=2**53 - 1,
             output_tokens=0,
+            seen_s=NOW_MS / 1000,
         )
         for number in range(1, 1202)
     ]
@@ -436,7 +448,8 @@ def test_verify_reads_records_once_however_many_runs_engines_counted(ledger: Led
         )
         connection.execute(
             "INSERT INTO slicewise.engine_counters (cluster, array_job_id, index, run_start_s,"
-            " service, prompt_tokens, output_tokens) SELECT cluster, n, 0, 1, 'science/chat', 1, 1"
+            " service, prompt_tokens, output_tokens, seen_at)"
+            " SELECT cluster, n, 0, 1, 'science/chat', 1, 1, now()"
             " FROM generate_series(0, 99) n, slicewise.usage_gateways"
         )
         connection.execute("ANALYZE")

@@ -152,7 +152,11 @@ def shared(ledger: Ledger) -> Ledger:
     ledger.usage.post("b", batch, ZONE)
     counters = {"array_job_id": 814, "index": 0, "run_start_s": 1_764_000_000}
     counted = EngineCounters(
-        **counters, service="science/chat", prompt_tokens=100, output_tokens=100
+        **counters,
+        service="science/chat",
+        prompt_tokens=100,
+        output_tokens=100,
+        seen_s=START_MS / 1000 + 7200,
     )
     ledger.usage.note_counters([counted])
     return ledger

@@ -14,6 +14,7 @@ class RunCounts:
 
     Attributes:
         counts_cached: whether prompts count with what was found in a cache.
+        seen_s: when the engine said them: what ended later they may lack.
     """
 
     prompt_tokens: int = 0
@@ -21,9 +22,10 @@ class RunCounts:
     last_prompt: int = 0
     last_output: int = 0
     counts_cached: bool = True
+    seen_s: float = 0.0
 
-    def later(self, load: EngineLoad) -> "RunCounts":
-        """Return them with what the engine says now; a counter that is lower began again."""
+    def later(self, load: EngineLoad, seen_s: float) -> "RunCounts":
+        """Return them with what the engine said then; a counter that is lower began again."""
         now: EngineCounts = load.counts
         prompt = _whole(now.prompt_tokens, self.last_prompt)
         output = _whole(now.output_tokens, self.last_output)
@@ -33,6 +35,7 @@ class RunCounts:
             prompt,
             output,
             load.counts_cached,
+            seen_s,
         )
 
 

@@ -314,7 +314,8 @@ def _imbalance(found: Verification) -> OutsideError:
     return OutsideError(
         Code.LEDGER_IMBALANCE,
         f"{words}{faults}",
-        "The tables were written to around the triggers: compare with a backup.",
+        "The tables were written to around the triggers: compare with a backup. But where an "
+        "engine had counted less, its owner's replicas answer with more tokens than they make.",
     )
 
 

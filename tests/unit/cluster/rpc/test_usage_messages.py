@@ -47,6 +47,7 @@ def test_so_do_the_longest_counters_and_wishes() -> None:
         service=SERVICE,
         prompt_tokens=LARGEST,
         output_tokens=LARGEST,
+        seen_s=1_000_000_000.123457,
     )
     counters = EngineCountersRequest(runs=(run,) * MOST_RUNS)
     assert len(counters.sent()[1]) <= REQUEST_LIMIT

@@ -223,6 +223,8 @@ async def test_engines_counters_are_told_as_records_count(
     (run,) = daemon.counters
     assert (run.prompt_tokens, run.output_tokens) == (9, 7)
     after = watch(daemon, tmp_path)
+    await after.report_counters()
+    assert daemon.counters[-1] == run, "told again as it was seen, not as of now"
     after.counted("nlp/chat", RUN, load(10, 8, counts_cached=counts_cached))
     await after.report_counters()
     assert daemon.counters[-1].prompt_tokens == (10 if counts_cached else 15)

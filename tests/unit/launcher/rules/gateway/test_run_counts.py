@@ -18,12 +18,14 @@ def test_counts_of_each_start_within_a_run_are_added_up(starts: Sequence[Sequenc
     """As far as a start can be told: the engine says less than before."""
     counts, last, total = RunCounts(), 0, 0
     for said in (one for start in starts for one in start):
-        counts = counts.later(load(said, 2 * said))
+        counts = counts.later(load(said, 2 * said), 1.0)
         total += said - last if said >= last else said
         last = said
     assert (counts.prompt_tokens, counts.output_tokens) == (total, 2 * total)
 
 
 def test_what_an_engine_does_not_say_is_as_before():
-    counts = RunCounts().later(load(5, 7)).later(load(None, 9)).later(load(6, None))
+    counts = RunCounts()
+    for prompt, output in ((5, 7), (None, 9), (6, None)):
+        counts = counts.later(load(prompt, output), 1.0)
     assert (counts.prompt_tokens, counts.output_tokens) == (6, 9)
