@@ -472,9 +472,9 @@ class LastLook:
         waits = {name for name, backend in idle.items() if backend.sessions}
         quiet = (service for service in gateway.asked if gateway.routes.get(service) not in waits)
         unused = {
-            name: replace(backend, servers=(VACANT,) * lines[name])
-            for name, backend in gateway.backends.items()
-            if name in lines.keys() - routed and _is_unused(backend)
+            name: replace(backend, servers=(VACANT,) * count)
+            for name, count in lines.items()
+            if name not in routed and _is_unused(backend := gateway.backends[name])
         }
         return cls(process, lines, routed, live, idle, frozenset(quiet), unused)
 

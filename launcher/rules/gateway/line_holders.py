@@ -5,6 +5,7 @@ tenants that have none.
 """
 
 from collections import Counter, defaultdict
+from functools import cached_property
 from string import digits
 
 from slicewise.cluster.language.service import tenant_of
@@ -21,8 +22,13 @@ class LineHolders:
     def __init__(self, gateway: Gateway) -> None:
         """Start with none."""
         self._per_tenant = gateway.per_tenant
-        self._sizes = Counter(name.rstrip(digits) for name in gateway.backends)
+        self._backends = gateway.backends
         self._held: dict[str, Counter[str]] = defaultdict(Counter)
+
+    @cached_property
+    def _sizes(self) -> Counter[str]:
+        """How many backends each pool has. In most turns nobody needs to know."""
+        return Counter(name.rstrip(digits) for name in self._backends)
 
     def add(self, service: str, pool: str) -> None:
         """Count one more service."""
