@@ -10,23 +10,31 @@ from dataclasses import dataclass, field
 import pytest
 from pydantic import BaseModel
 
+from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import (
     InvalidInputError,
     SlicewiseError,
 )
 from slicewise.cluster.rpc import remote_client
-from slicewise.cluster.rpc.message import Request
+from slicewise.cluster.rpc.message import (
+    VERSION_PATH,
+    Request,
+    answer_of,
+    failure_in,
+    read_answer,
+    requests,
+)
 from slicewise.cluster.rpc.messages import DeleteRequest, ViewAnswer, ViewRequest
 from slicewise.cluster.rpc.munge import Credential
-from slicewise.cluster.rpc.munge_rpc import SEALED_PATH, seal
+from slicewise.cluster.rpc.munge_rpc import SEALED_PATH, seal, unseal
 from slicewise.cluster.settings.file import DaemonSettings
 from slicewise.slurm_plugin.api import remote_socket
 from slicewise.slurm_plugin.api.desk import roles
 from slicewise.slurm_plugin.api.http_server import HttpLimits
 from slicewise.slurm_plugin.api.remote_socket import BOUNDS, LIMITS, RemoteSocket
-from slicewise.slurm_plugin.api.routes import Routes
+from slicewise.slurm_plugin.api.routes import Asked, Routes
 from slicewise.slurm_plugin.rules.common.connection_places import ConnectionLimits
-from stand_ins.http_peer import posted
+from stand_ins.http_peer import connected_tcp, posted
 
 ME = os.getuid()
 
@@ -35,9 +43,10 @@ VIEW = ViewAnswer(observed_s=1.0, complete=True, services=(), tenants=())
 
 @dataclass
 class ScriptedMunge:
-    """munged as far as its rules go; ``uid`` is who encodes here."""
+    """munged as far as its rules go; ``uid`` is who encodes here, ``reader`` who decodes."""
 
     uid: int = ME
+    reader: int = ME
     seen: set[bytes] = field(default_factory=set)
     failure: SlicewiseError | None = None
 
@@ -53,7 +62,7 @@ class ScriptedMunge:
             uid, for_uid, _, payload = json.loads(text)
         except ValueError:
             raise InvalidInputError("SW-MUNGE", "Invalid credential.") from None
-        if for_uid != ME or credential in self.seen:
+        if for_uid != self.reader or credential in self.seen:
             raise InvalidInputError("SW-MUNGE", "Unauthorized or replayed.")
         self.seen.add(credential)
         return Credential(payload.encode("latin-1"), uid)
@@ -91,6 +100,35 @@ async def serving(
     await server.start()
     yield daemon
     await server.stop()
+
+
+class OtherHost:
+    """Asks routes as users of another host do, over TCP, each question and answer a credential."""
+
+    def __init__(self, munge: ScriptedMunge, place: str) -> None:
+        self._munge, self._place = munge, place
+
+    async def answer(self, asked: Asked) -> BaseModel:
+        """The answer; raises InvalidInputError for a failure."""
+        self._munge.uid = asked.uid
+        message = f"{asked.method} {asked.target}\n".encode() + asked.body
+        peer = await connected_tcp(self._place)
+        response = await peer.asks(question(self._munge, message))
+        said = self._opened(response.body, asked.uid)
+        if failure := failure_in(said):
+            raise InvalidInputError(Code(failure.code), failure.message, failure.hint)
+        path = VERSION_PATH + asked.target.partition("?")[0].rpartition("/")[2]
+        kind = next(one for one in requests() if (one.method, one.path) == (asked.method, path))
+        return read_answer(answer_of(kind), said)
+
+    def _opened(self, body: bytes, uid: int) -> bytes:
+        """What was said to that user; anything else can't be read."""
+        self._munge.uid, self._munge.reader = ME, uid
+        try:
+            parts = [unseal(self._munge, "answer", line) for line in body.splitlines()]  # type: ignore[arg-type]
+        finally:
+            self._munge.reader = ME
+        return b"".join(part.data for part in parts)
 
 
 def credential(munge: ScriptedMunge, message: bytes = b"GET /v1/view\n") -> bytes:

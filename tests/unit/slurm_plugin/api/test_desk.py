@@ -3,14 +3,16 @@
 import json
 import pwd
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from builders.tenants import policy_of, tenant
 from pydantic import BaseModel, ValidationError
 from stand_ins.http_peer import sent
+from stand_ins.remote_daemon import OtherHost, scripted_munge
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
@@ -33,7 +35,7 @@ from slicewise.cluster.rpc.messages import (
     ViewAnswer,
 )
 from slicewise.cluster.rpc.web_messages import WhoamiAnswer
-from slicewise.cluster.settings.file import WebSettings
+from slicewise.cluster.settings.file import DaemonSettings, WebSettings
 from slicewise.slurm_plugin.admission_server.admit import Admission
 from slicewise.slurm_plugin.api import desk as desk_module
 from slicewise.slurm_plugin.api import keys as keys_module
@@ -44,6 +46,7 @@ from slicewise.slurm_plugin.api.keys import ServiceKeys
 from slicewise.slurm_plugin.api.orders import ServiceOrders
 from slicewise.slurm_plugin.api.rate_limit import OF_USER, RateLimiter
 from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.api.remote_socket import RemoteSocket
 from slicewise.slurm_plugin.api.routes import Asked
 from slicewise.slurm_plugin.api.usage import UsageBooks
 from slicewise.slurm_plugin.api.web_logins import WebLogins
@@ -75,6 +78,12 @@ class Daemon:
         self.finds()
 
 
+class Answers(Protocol):
+    """What is asked: the routes, as the user socket does, or a daemon on another host."""
+
+    async def answer(self, asked: Asked) -> BaseModel: ...
+
+
 class Asking:
     """The desk, asked as a given user."""
 
@@ -85,13 +94,16 @@ class Asking:
         daemon: Daemon,
         cluster_state: ClusterState,
         keys: ServiceKeys,
+        *,
+        answers: Answers | None = None,
     ) -> None:
+        self.answer = (answers or desk.routes).answer
         self.routes = desk.routes
         self.slurm, self.daemon, self.cluster_state = slurm, daemon, cluster_state
         self.keys = keys
 
     async def as_user(self, uid: int, op: str, **fields: object) -> BaseModel:
-        return await self.routes.answer(Asked(*sent(op, **fields), uid))
+        return await self.answer(Asked(*sent(op, **fields), uid))
 
     async def code(self, uid: int, op: str, **fields: object) -> str:
         with pytest.raises(SlicewiseError) as raised:
@@ -99,8 +111,11 @@ class Asking:
         return raised.value.refusal.code
 
 
-@pytest.fixture
-async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
+@pytest.fixture(params=["this host", "another host"])
+async def asked(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> AsyncIterator[Asking]:
+    """Whoever may do what by the user socket may do that over TCP with munge, and no more."""
     monkeypatch.setattr(desk_module, "user_name", NAMES.__getitem__)
     monkeypatch.setattr(keys_module, "user_name", NAMES.__getitem__)
     slurm = ScriptedSlurm(job(0), job(1))
@@ -133,7 +148,15 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
         operators=operators_handlers(settings(), slurm, ledger, cluster_state, reads),
         daemon=(daemon := Daemon()),
     )
-    return Asking(desk, slurm, daemon, cluster_state, keys)
+    parts = (desk, slurm, daemon, cluster_state, keys)
+    if request.param == "this host":
+        yield Asking(*parts)
+        return
+    munge, place = scripted_munge(monkeypatch), "127.0.0.1:7443"
+    server = RemoteSocket(DaemonSettings(listen=place), desk.routes, who)
+    await server.start()
+    yield Asking(*parts, answers=OtherHost(munge, place))
+    await server.stop()
 
 
 def test_every_request_that_is_declared_has_a_handler(asked: Asking):
@@ -491,9 +514,9 @@ async def test_the_page_changes_no_key_and_no_limit(
     as_user = acting(asked, monkeypatch)
     body = json.dumps(CHANGES[op]).encode()
     with pytest.raises(SlicewiseError, match=r"SW-FORBIDDEN|SW-WIRE"):
-        await asked.routes.answer(replace(as_user(WEB, "alice", op), method="POST", body=body))
+        await asked.answer(replace(as_user(WEB, "alice", op), method="POST", body=body))
     for read in ("keys", "limits"):
-        await asked.routes.answer(as_user(WEB, "alice", read))
+        await asked.answer(as_user(WEB, "alice", read))
 
 
 def test_a_change_of_limits_leaves_the_others_as_they_are():
@@ -604,7 +627,7 @@ async def test_the_web_server_sees_what_its_user_would(
 ):
     as_user = acting(asked, monkeypatch)
     for user, seen in (("alice", 1), ("root", 1)):
-        view = await asked.routes.answer(as_user(WEB, user, "view"))
+        view = await asked.answer(as_user(WEB, user, "view"))
         assert isinstance(view, ViewAnswer)
         assert len(view.services) == seen
 
@@ -627,7 +650,7 @@ async def test_nobody_else_asks_for_a_user_and_none_asks_for_a_program(
 ):
     as_user = acting(asked, monkeypatch)
     with pytest.raises(InvalidInputError) as raised:
-        await asked.routes.answer(as_user(uid, user, "view"))
+        await asked.answer(as_user(uid, user, "view"))
     assert raised.value.refusal.code == "SW-FORBIDDEN"
 
 
@@ -647,12 +670,43 @@ async def test_for_a_user_nothing_is_changed_and_no_program_is_asked_for(
     target = f"/v1/as/root/{kind.path.removeprefix('/v1/')}"
     if kind.changes or kind.asker in {"launcher", "web"}:
         with pytest.raises(InvalidInputError) as raised:
-            await asked.routes.answer(Asked(kind.method, target, b"", WEB))
+            await asked.answer(Asked(kind.method, target, b"", WEB))
         assert raised.value.refusal.code == "SW-FORBIDDEN"
         assert not reached
     else:
-        await asked.routes.answer(Asked(kind.method, target, b"", WEB))
+        # From another host this answer to all is read as that to one.
+        with suppress(ValidationError):
+            await asked.answer(Asked(kind.method, target, b"", WEB))
         assert reached == [kind]
+
+
+MAY = {
+    "everybody": {ROOT, LAUNCHER, WEB, ALICE, BOB},
+    "launcher": {ROOT, LAUNCHER},
+    "web": {ROOT, WEB},
+    "operators": {ROOT},
+}
+
+
+async def test_each_route_is_reached_by_whom_it_is_for_and_nobody_else(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch
+):
+    acting(asked, monkeypatch)
+    reached: list[tuple[type[Request], int]] = []
+
+    async def handled(request: Request, uid: int) -> BaseModel:
+        reached.append((type(request), uid))
+        return DoneAnswer()
+
+    monkeypatch.setattr(asked.routes, "handlers", dict.fromkeys(requests(), handled))
+    for kind in requests():
+        monkeypatch.setattr(asked.routes, "_read", lambda *_, kind=kind: kind.model_construct())
+        for uid in MAY["everybody"]:
+            with suppress(ValidationError, InvalidInputError):
+                await asked.answer(Asked(kind.method, kind.path, b"", uid))
+    assert sorted(reached, key=str) == sorted(
+        ((kind, uid) for kind in requests() for uid in MAY[kind.asker]), key=str
+    )
 
 
 @pytest.mark.parametrize("new", ["", ',"new":1'])
