@@ -116,14 +116,19 @@ async def test_each_loop_is_counted_from_0_before_its_first_turn(
 ) -> None:
     begun: set[str] = set()
     turned: dict[str, bool] = {}
+    failing: set[str] = set()
+
+    def note(_: object, loop: str, _took_s: float, *, failed: bool) -> None:
+        turned.setdefault(loop, loop in begun)
+        failing.update({loop} if failed else ())
+
     monkeypatch.setattr(Metrics, "begins", lambda _, loop: begun.add(loop))
-    monkeypatch.setattr(
-        Metrics, "turned", lambda _, loop, *__, **___: turned.setdefault(loop, loop in begun)
-    )
+    monkeypatch.setattr(Metrics, "turned", note)
     async with serving(tmp_path, Slurm(), ScriptedLedger()):
         await until_true(lambda: len(turned) == 16)
     assert begun == turned.keys()
     assert all(turned.values())
+    assert failing == set()
 
 
 async def test_limits_that_failed_at_the_start_are_compiled_later(tmp_path: Path) -> None:

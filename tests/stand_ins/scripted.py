@@ -291,6 +291,37 @@ class FreeLock:
     def give_up(self) -> None: ...
 
 
+class Part:
+    """A part of a ledger that is each of its parts, with some answers of its own."""
+
+    def __init__(self, whole: object, **answers: Callable[..., object]) -> None:
+        self._whole = whole
+        vars(self).update(answers)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+
+class NoHistory:
+    """Keeps no figures."""
+
+    def add(self, samples: Sequence[object]) -> None: ...
+
+    def sum_up(self, now_s: int) -> None: ...
+
+    def forget(self, now_s: int, kept_s: Mapping[int, int], most: int) -> bool:
+        return True
+
+    def forget_names(self) -> None: ...
+
+
+class NoUsage:
+    """No request has used anything."""
+
+    def forget(self, before_s: float, most: int) -> int:
+        return 0
+
+
 @dataclass
 class ScriptedLedger(MemoryStore):
     """A ledger with a policy that a test assigns; the next calls raise ``failures``, one each."""
@@ -309,6 +340,28 @@ class ScriptedLedger(MemoryStore):
     known_keys: dict[str, tuple[KeyView, str]] = field(default_factory=dict)
     openings: dict[str, Opening] = field(default_factory=dict)
     limited: dict[tuple[str, str, str], SubjectLimits] = field(default_factory=dict)
+    history: NoHistory = field(default_factory=NoHistory)
+    usage: NoUsage = field(default_factory=NoUsage)
+
+    @property
+    def loans(self) -> Part:
+        return Part(self, forget=lambda _before_s, _after_id, _most: None)
+
+    @property
+    def repartitions(self) -> Part:
+        return Part(self, forget=lambda _before_s, _most: 0)
+
+    @property
+    def generations(self) -> Part:
+        return Part(self, forget=lambda _before_s, _living, _most: 0)
+
+    @property
+    def observations(self) -> Part:
+        return Part(self, add=lambda _found, _oldest_s: None)
+
+    @property
+    def windows(self) -> Part:
+        return Part(self, add=lambda window, _author, _reason, _zone: window)
 
     def _fail(self, name: str) -> None:
         if self.failures.get(name):
@@ -374,7 +427,8 @@ class ScriptedLedger(MemoryStore):
     def is_uninstalled(self) -> bool:
         return self.compiled_id == UNINSTALLED_ID
 
-    def forget(self) -> None: ...
+    def forget(self) -> None:
+        """Forget Slurm's limits; what ``loans`` and others forget is theirs."""
 
     def standing(self) -> Mapping[tuple[str, str], Ordered]:
         self._fail("standing")
