@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -127,8 +128,8 @@ def whole_answers(draw: st.DrawFn) -> list[bytes]:
     return draw(pieces(body.encode("utf-8", "replace")))
 
 
-@given(st.lists(whole_answers(), min_size=20, max_size=40))
-@settings(max_examples=10)
+@given(st.lists(whole_answers(), min_size=10, max_size=20))
+@settings(max_examples=examples(4, nightly=100))
 def test_only_the_engine_s_own_counts_are_counted(answers: list[list[bytes]]):
     said = lines(*((JSON, answer) for answer in answers))
     assert [counts(line) for line in said] == [(9, 4, 7)] * len(answers)
@@ -146,8 +147,8 @@ def streams(draw: st.DrawFn) -> tuple[list[bytes], int]:
     return draw(pieces(body.encode())), sum(map(bool, texts))
 
 
-@given(st.lists(streams(), min_size=20, max_size=40))
-@settings(max_examples=10)
+@given(st.lists(streams(), min_size=10, max_size=20))
+@settings(max_examples=examples(4, nightly=100))
 def test_of_a_stream_without_counts_chunks_with_text_are_counted(
     answers: list[tuple[list[bytes], int]],
 ):
@@ -157,7 +158,7 @@ def test_of_a_stream_without_counts_chunks_with_text_are_counted(
 
 
 @given(st.lists(st.lists(st.binary(max_size=300), max_size=4), min_size=30, max_size=60))
-@settings(max_examples=10)
+@settings(max_examples=examples(4, nightly=100))
 def test_any_bytes_are_an_answer(answers: list[list[bytes]]):
     for kind in (STREAM, JSON):
         assert len(lines(*((kind, parts) for parts in answers))) == len(answers)
