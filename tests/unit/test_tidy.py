@@ -4,6 +4,8 @@ import ast
 import re
 import statistics
 from collections import Counter
+from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -44,13 +46,26 @@ def modules() -> list[Path]:
     return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    """A module of the product, read once for all tests."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forgotten() -> Iterator[None]:
+    """Trees take hundreds of megabytes."""
+    yield
+    tree.cache_clear()
+
+
 @pytest.fixture(scope="module")
 def functions() -> list[tuple[str, int]]:
     """Where each is, and its lines."""
     return [
         (f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", _lines(node))
         for path in modules()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
@@ -71,7 +86,7 @@ def test_names_that_say_nothing_get_fewer() -> None:
     bound = Counter(
         node.id if isinstance(node, ast.Name) else node.arg
         for path in modules()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree(path))
         if (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
         or isinstance(node, ast.arg)
     )
@@ -84,7 +99,7 @@ def test_no_two_public_classes_of_the_programs_have_one_name() -> None:
         node.name
         for package in ("cluster", "launcher", "simulation", "slurm_plugin")
         for path in (ROOT / package).rglob("*.py")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        for node in tree(path).body
         if isinstance(node, ast.ClassDef)
         and not node.name.startswith("_")
         and "Protocol" not in {ast.unparse(base).partition("[")[0] for base in node.bases}
@@ -102,7 +117,7 @@ def test_what_decides_asks_no_file_and_no_clock() -> None:
         str(path.relative_to(ROOT))
         for place in places
         for path in place.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.Call) and _called(node.func) in ASKS
     }
     assert len(places) > 3
@@ -182,7 +197,7 @@ def test_docstrings_explain_attributes_that_there_are() -> None:
     explained = [
         (f"{path.relative_to(ROOT)}: {node.name}.{name}", name in _attributes(node))
         for path in places
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.ClassDef)
         for name in _explained(ast.get_docstring(node) or "")
     ]
