@@ -106,6 +106,8 @@ class EngineCounters(Message):
     Attributes:
         array_job_id, index, run_start_s: the replica's run.
         service: OWNER/NAME.
+        counts_cached: whether its prompts count with what a cache had. If not, what the run's
+            records have of that is added.
         seen_s: when the engine said so; not when it is told, which may be after its end.
     """
 
@@ -115,6 +117,7 @@ class EngineCounters(Message):
     service: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}/[a-z0-9][a-z0-9-]{0,62}$")
     prompt_tokens: int = Field(ge=0, lt=2**53)
     output_tokens: int = Field(ge=0, lt=2**53)
+    counts_cached: bool = True
     seen_s: float = Field(ge=0, lt=2**40)
 
 

@@ -109,12 +109,13 @@ CREATE TABLE slicewise.engine_counters (
     service text NOT NULL,
     prompt_tokens bigint NOT NULL,
     output_tokens bigint NOT NULL,
+    counts_cached boolean NOT NULL,
     seen_at timestamptz NOT NULL,
     CONSTRAINT pk_engine_counters PRIMARY KEY (cluster, array_job_id, index, run_start_s)
 );
 CREATE INDEX ix_engine_counters_seen ON slicewise.engine_counters (cluster, seen_at);
 COMMENT ON TABLE slicewise.engine_counters
-    IS 'What the engine of each run has counted since its start, as last seen. Overwritten.';
+    IS 'What the engine of each run has counted since its start, as last seen, with tokens of its cache or without. Overwritten.';
 
 -- As cluster/language/meters.py declares them; ``use_tokens`` says in this order what a record has of
 -- each.
@@ -304,12 +305,15 @@ CREATE FUNCTION slicewise.note_engine_counters(of_cluster text, counted jsonb) R
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     INSERT INTO slicewise.engine_counters AS c (cluster, array_job_id, index, run_start_s, service,
-                                                prompt_tokens, output_tokens, seen_at)
+                                                prompt_tokens, output_tokens, counts_cached,
+                                                seen_at)
     SELECT of_cluster, x.array_job_id, x.index, x.run_start_s, min(x.service),
-           max(x.prompt_tokens), max(x.output_tokens), least(to_timestamp(min(x.seen_s)), now())
+           max(x.prompt_tokens), max(x.output_tokens), bool_and(x.counts_cached),
+           least(to_timestamp(min(x.seen_s)), now())
       FROM jsonb_to_recordset(counted) AS x (
            array_job_id bigint, index bigint, run_start_s bigint, service text,
-           prompt_tokens bigint, output_tokens bigint, seen_s double precision)
+           prompt_tokens bigint, output_tokens bigint, counts_cached boolean,
+           seen_s double precision)
      GROUP BY 2, 3, 4 ORDER BY 2, 3, 4
         ON CONFLICT ON CONSTRAINT pk_engine_counters DO UPDATE
        SET prompt_tokens = greatest(c.prompt_tokens, excluded.prompt_tokens),

@@ -121,7 +121,13 @@ class UsageReads(LedgerPart):
         run = engine_counters.c
         posted = (
             select(
-                func.coalesce(func.sum(usage_hours.c.prompt_tokens), 0).label("prompts"),
+                func.coalesce(
+                    func.sum(
+                        usage_hours.c.prompt_tokens
+                        - case((run.counts_cached, 0), else_=usage_hours.c.cached_prompt_tokens)
+                    ),
+                    0,
+                ).label("prompts"),
                 func.coalesce(func.sum(usage_hours.c.output_tokens), 0).label("outputs"),
             )
             .where(

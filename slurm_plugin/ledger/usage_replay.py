@@ -62,7 +62,8 @@ SELECT count(*) AS seen, count(*) FILTER (WHERE differs) AS difference,
 _ENGINES = """
 WITH sums AS (
     SELECT c.cluster, c.array_job_id, c.index, c.run_start_s,
-           coalesce(sum(r.prompt_tokens), 0) AS prompts,
+           coalesce(sum(r.prompt_tokens - CASE WHEN c.counts_cached THEN 0
+                                               ELSE r.cached_prompt_tokens END), 0) AS prompts,
            coalesce(sum(r.output_tokens), 0) AS outputs
       FROM slicewise.engine_counters c
       JOIN slicewise.usage_gateways g ON g.cluster = c.cluster
@@ -86,7 +87,8 @@ SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
   FROM posted
 """
 """No more is posted of a run than its engine had counted when it was seen, a minute later at the
-earliest: what ended after that look the look can't have."""
+earliest: what ended after that look the look can't have. Nor has an engine that counts prompts
+without its cache what a record has of that."""
 
 _MONTHS = """
 WITH months AS (

@@ -2,6 +2,7 @@
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     Date,
@@ -113,7 +114,9 @@ engine_counters = Table(
     *_number_keys(*_RUN),
     Column("service", Text, nullable=False),
     *_numbers("prompt_tokens", "output_tokens"),
+    Column("counts_cached", Boolean, nullable=False),
     Column("seen_at", DateTime(timezone=True), nullable=False),
     Index("ix_engine_counters_seen", "cluster", "seen_at"),
-    comment="What the engine of each run has counted since its start, as last seen. Overwritten.",
+    comment="What the engine of each run has counted since its start, as last seen, with"
+    " tokens of its cache or without. Overwritten.",
 )

@@ -159,6 +159,22 @@ def test_what_ended_after_an_engine_was_seen_last_is_not_compared_with_it(ledger
     assert ledger.audit.verify().faults
 
 
+def test_of_an_engine_that_counts_no_cached_tokens_its_records_have_them(ledger: Ledger):
+    """Whether or not the launcher that tells its counters has heard the records."""
+    without_cached = counted(7, 8).model_copy(update={"counts_cached": False})
+    ledger.usage.note_counters([without_cached])
+    tokens = {"prompt_tokens": 9, "cached_prompt_tokens": 5, "output_tokens": 7}
+    post(ledger, "b", [a_record(0, **tokens)])
+    request, reader = TokenUsageRequest(), UsageReader("root", None)
+    (rest,) = ledger.usage_reads.unattributed(request, reader)
+    assert (rest.prompt_tokens, rest.output_tokens) == (3, 1)
+    # All of this one's prompt was in the cache.
+    post(ledger, "b", [a_record(1, prompt_tokens=9, cached_prompt_tokens=9, output_tokens=1)])
+    (rest,) = ledger.usage_reads.unattributed(request, reader)
+    assert (rest.prompt_tokens, rest.output_tokens) == (3, 0)
+    assert is_sound(ledger)
+
+
 def test_a_person_is_forgotten_and_every_sum_stays(ledger: Ledger, database: str):
     batch = [
         a_record(0),
@@ -448,8 +464,8 @@ def test_verify_reads_records_once_however_many_runs_engines_counted(ledger: Led
         )
         connection.execute(
             "INSERT INTO slicewise.engine_counters (cluster, array_job_id, index, run_start_s,"
-            " service, prompt_tokens, output_tokens, seen_at)"
-            " SELECT cluster, n, 0, 1, 'science/chat', 1, 1, now()"
+            " service, prompt_tokens, output_tokens, counts_cached, seen_at)"
+            " SELECT cluster, n, 0, 1, 'science/chat', 1, 1, true, now()"
             " FROM generate_series(0, 99) n, slicewise.usage_gateways"
         )
         connection.execute("ANALYZE")
