@@ -15,13 +15,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import uvloop
+from aiohttp import web
 from rich.table import Table
 
 from benchmarks import reporting
@@ -32,6 +34,7 @@ from benchmarks.meters_launcher import Books
 from benchmarks.meters_run import CLUSTER, PLACES, PORT, RUN, SERVICE, Seen, ask_all
 from benchmarks.server import Server, server
 from slicewise.cluster.runtime.console import console
+from slicewise.launcher.gateway.kept_lines import KeptLines
 from slicewise.launcher.process.usage_journal import UsageJournal
 from slicewise.launcher.process.usage_watch import UsageWatch
 from slicewise.launcher.rules.engines.registry import ENGINES
@@ -44,6 +47,7 @@ _KILL_EVERY_S = (3.0, 9.0)
 _ROUNDS, _QUICK_ROUNDS = 3, 1
 _FEW, _FEW_TURNS, _PAUSE_S = 2, 10, 0.05
 _RATE, _SECONDS, _QUICK_SECONDS = 1000, 20, 3
+_ASKED, _QUICK_ASKED = 5000, 500
 _PAYERS, _PERSONS = 50, 200
 """Among whom the 1,000 requests a second are."""
 _FILTER = "    filter lua.usage\n"
@@ -213,9 +217,15 @@ async def _filter_adds(line: Line, rounds: int) -> Mapping[str, Any]:
                 cpu_s[is_with] += _cpu_s(worker) - before_s
     pairs = list(zip(found[False], found[True], strict=True))
     streams = rounds * _FEW * _FEW_TURNS
+    first = _added("first_token", [(one.first, other.first) for one, other in pairs])
+    between = _added("between_tokens", [(one.between, other.between) for one, other in pairs])
+    added = {"request": first["first_token_added_ms"], "chunk": between["between_tokens_added_ms"]}
     return {
-        **_added("first_token", [(one.first, other.first) for one, other in pairs]),
-        **_added("between_tokens", [(one.between, other.between) for one, other in pairs]),
+        **{
+            f"added_{of}_ms": {per: figures[of] for per, figures in added.items()}
+            for of in ("p50", "p99")
+        },
+        **{name: figures for name, figures in {**first, **between}.items() if "direct" in name},
         "haproxy_cpu_ms_per_stream": {
             "without": 1e3 * cpu_s[False] / streams,
             "with": 1e3 * cpu_s[True] / streams,
@@ -229,6 +239,63 @@ async def _filter_adds(line: Line, rounds: int) -> Mapping[str, Any]:
 def _cpu_s(process: int) -> float:
     words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def _asks_haproxy(line: Line, requests: int) -> Mapping[str, Any]:
+    """What a request that is answered at once with its usage takes of HAProxy, without filters and
+    with them: each in turn, of which the lesser counts.
+    """
+    took_ms: dict[bool, list[float]] = {True: [], False: []}
+    with line.door():
+        async with _ready_answers(line.place / line.engine.sockets[0]):
+            for is_with in (True, False, False, True):
+                async with line.haproxy("" if is_with else _FILTERS) as worker:
+                    # What keeps a line needs the directory that the launcher makes.
+                    KeptLines(line.settings.kept_lines).close()
+                    await _ask_often(line, requests // 10)
+                    before_s = _cpu_s(worker)
+                    await _ask_often(line, requests)
+                    took_ms[is_with].append(1e3 * (_cpu_s(worker) - before_s) / requests)
+    return {
+        "haproxy_cpu_ms_per_request": {"without": min(took_ms[False]), "with": min(took_ms[True])},
+        "requests_to_haproxy": requests,
+    }
+
+
+@asynccontextmanager
+async def _ready_answers(socket: Path) -> AsyncIterator[None]:
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        usage = {"prompt_tokens": 900, "completion_tokens": 100, "total_tokens": 1000}
+        message = {"role": "assistant", "content": "a" * 400}
+        return web.json_response({"choices": [{"message": message}], "usage": usage})
+
+    application = web.Application()
+    application.router.add_post("/v1/chat/completions", answer)
+    application.router.add_get("/health", answer)
+    runner = web.AppRunner(application, shutdown_timeout=0)
+    await runner.setup()
+    await web.UnixSite(runner, str(socket)).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()
+
+
+async def _ask_often(line: Line, requests: int) -> None:
+    left = [None] * requests
+    url = f"http://{line.gateway}/{SERVICE}/v1/chat/completions"
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "a" * 400}]}
+    async with aiohttp.ClientSession() as session:
+
+        async def client() -> None:
+            while left:
+                left.pop()
+                async with session.post(url, json=body) as answer:
+                    await answer.read()
+                    answer.raise_for_status()
+
+        await asyncio.gather(*(client() for _ in range(PLACES)))
 
 
 async def _accounting(place: Path, database: Server, seconds: int) -> Mapping[str, Any]:
@@ -298,10 +365,15 @@ def _measured(quick: bool) -> Mapping[str, Any]:
         rate.mkdir()
         seconds = _QUICK_SECONDS if quick else _SECONDS
         accounting = uvloop.run(_accounting(rate, database, seconds))
+        cheap = Path(place) / "cheap"
+        cheap.mkdir()
+        other = Line(cheap, ENGINES["llamacpp"], SERVICE, PLACES, PORT + 10, is_small=True)
+        asked = _QUICK_ASKED if quick else _ASKED
+        haproxy = uvloop.run(_asks_haproxy(other, asked))
     return {
         "books": books,
         "filter": adds,
-        "accounting": accounting,
+        "accounting": {**accounting, **haproxy},
         "seed": SEED,
         "command": "make bench-meters",
         "machine": machine(),
@@ -319,14 +391,24 @@ def _show(report: Mapping[str, Any]) -> None:
     kills = ", ".join(f"{name} {count}" for name, count in books["kills"].items())
     console().print(f"{books['streams']} requests; killed: {kills}. They add up {exact}.")
     times = Table("the filter adds", "p50 ms", "p99 ms")
-    for name, title in (("first_token", "first token"), ("between_tokens", "between tokens")):
-        added = adds[f"{name}_added_ms"]
-        times.add_row(title, *(f"{added[of]:.3f}" for of in ("p50", "p99")))
+    for name, title in (("request", "first token"), ("chunk", "between tokens")):
+        times.add_row(title, *(f"{adds[of][name]:.3f}" for of in ("added_p50_ms", "added_p99_ms")))
     console().print(times)
     console().print(
         "1,000 requests a second take "
         f"{accounting['share_of_two_cores_at_1000_per_s']:.0%} of two cores to book, PostgreSQL"
         f" included; {accounting['requests_per_s']:.0f} a second were booked."
+    )
+    cpu_ms = accounting["haproxy_cpu_ms_per_request"]
+    console().print(
+        f"HAProxy takes {cpu_ms['with']:.3f} ms for a request, without the filters"
+        f" {cpu_ms['without']:.3f} ms."
+    )
+    limit = report["limit"]
+    console().print(
+        f"Of a limit of {limit['limit_tokens']:,} tokens {limit['used_tokens']:,} were used"
+        f" (at most {limit['most_in_flight_tokens']:,} in flight); {limit['held_after_expiry']}"
+        " are held after all has expired."
     )
 
 

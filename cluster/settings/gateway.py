@@ -130,6 +130,12 @@ class GatewaySettings(BaseModel):
         return own.with_name(f"{own.stem}-master{own.suffix}")
 
     @property
+    def kept_lines(self) -> Path:
+        """Where HAProxy keeps what requests used, in a directory of its own beside the sockets."""
+        own = self.runtime_socket
+        return own.with_name(f"{own.stem}-usage") / "lines"
+
+    @property
     def places(self) -> ServicePlaces:
         """The gateway's places for services."""
         total = max(self.services, self.backends)

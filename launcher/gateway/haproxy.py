@@ -48,6 +48,7 @@ from slicewise.launcher.gateway.runtime_api import (
     key_entry,
     limit_entries,
     map_text,
+    number_of,
     old_workers,
     parse,
     parse_glance,
@@ -399,7 +400,7 @@ class _Replaced:
 
         Also where it has not said it yet.
         """
-        number = int(process.split(" ", 1)[0])
+        number = number_of(process)
         gateway = self._said.get(number)
         backends = gateway.backends.values() if gateway is not None else ()
         return number in self._asking or any(backend.sessions for backend in backends)

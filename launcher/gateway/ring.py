@@ -22,7 +22,7 @@ class RingReader:
         newest_process: Callable[[], Awaitable[str]],
         has_requests: Callable[[str], bool],
     ) -> None:
-        """Processes are named as ``process_of`` does.
+        """Processes are named as by ``process_of``.
 
         ``has_requests`` says whether a replaced process still works on one.
         """

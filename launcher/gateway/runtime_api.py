@@ -39,6 +39,7 @@ from slicewise.launcher.rules.gateway.routing import (
     SetSequences,
     SetTarget,
 )
+from slicewise.launcher.rules.gateway.subjects import can_be, subject_of
 from slicewise.launcher.rules.gateway.types import IDLE, Backend, Gateway, Server, ServerMode
 
 AGAIN = "again"
@@ -62,7 +63,6 @@ _OWN_FILES = 256
 """Open files that HAProxy 2.6 wants at its start, beside one for the checks of each server line."""
 _MOST_FILES = re.compile(r"^    fd-hard-limit (\d+)$", re.MULTILINE)
 _CHECKED = re.compile(r"^ +server .* check ", re.MULTILINE)
-_SUBJECT = re.compile(r"[tpk]:[A-Za-z0-9_./@+-]{1,200}")
 _UNLIMITED = 2**31 - 1
 """A number that no count of requests reaches."""
 VACANT = Server("", 0, ServerMode.MAINT, up=False, in_flight=0, queued=0)
@@ -70,7 +70,11 @@ VACANT = Server("", 0, ServerMode.MAINT, up=False, in_flight=0, queued=0)
 _NOBODY_S_PORT = 1
 _REFUSED = "Connection refused"
 """What the operating system says of a connection to where nothing listens."""
-_PROCESS = re.compile(r"^Pid: (\d+)$.*^Start_time_sec: (\d+)$", re.MULTILINE | re.DOTALL)
+_OF_PROCESS = tuple(
+    re.compile(rf"^{name}: (.*)$", re.MULTILINE) for name in ("node", "Pid", "Start_time_sec")
+)
+_HOST_BYTES = 40
+_NO_HOST = re.compile(r"[^A-Za-z0-9.-]+")
 _MORE_LINES = 8
 """Lines that ``show stat`` adds for one half of a backend: ``again``, ``BACKEND``, and the names of
 all figures, which are as long as six servers (HAProxy 2.6)."""
@@ -166,7 +170,7 @@ class Maps:
 
     @cached_property
     def limits(self) -> Path:
-        """Map of limits, by tenant (``t:``), person in one (``p:``) and key (``k:``); see below."""
+        """Map of limits, by tenant, person and key; see ``limit_entries``."""
         return self.directory / "limits.map"
 
     @cached_property
@@ -360,12 +364,8 @@ def limit_entries(limits: Iterable[SubjectLimits]) -> Mapping[str, str]:
         held = subject.limits
         if (held.concurrent, held.requests_per_minute, held.models) == (None, None, None):
             continue
-        name = f"t:{subject.tenant}"
-        if subject.person:
-            name = f"p:{subject.tenant}/{subject.person}"
-        elif subject.key_id:
-            name = f"k:{subject.key_id}"
-        if not _SUBJECT.fullmatch(name):
+        name = subject_of(subject.tenant, subject.person, subject.key_id)
+        if not can_be(name):
             continue
         counts = (held.concurrent, held.requests_per_minute)
         most = [str(_UNLIMITED if count is None else count) for count in counts]
@@ -544,15 +544,22 @@ def idle_questions(text: str, known: LastLook) -> tuple[str, ...]:
 
 
 def process_of(text: str) -> str:
-    """Read from ``show info`` a text that distinguishes this process from every other one.
+    """Read from ``show info`` the name of the process: ``HOST-PID-START``.
 
-    That also holds on a host (a container) that is restarted and gives out the same process ids
-    again. Raises ValueError for anything else.
+    No other process is ever called so, of no host (a container) that is restarted and gives out the
+    same process ids again. Raises ValueError for anything else.
     """
-    match = _PROCESS.search(text)
-    if match is None:
+    matches = [found for pattern in _OF_PROCESS if (found := pattern.search(text))]
+    if len(matches) < len(_OF_PROCESS):
         raise ValueError("no process")
-    return " since ".join(match.groups())
+    host, number, start_s = (match[1] for match in matches)
+    # As `boot_id` in usage.lua.
+    return f"{_NO_HOST.sub('_', host)[:_HOST_BYTES]}-{int(number)}-{int(start_s)}"
+
+
+def number_of(process: str) -> int:
+    """Return a process's id, given its name."""
+    return int(process.rsplit("-", 2)[1])
 
 
 def parse(text: str) -> Gateway:

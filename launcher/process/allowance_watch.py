@@ -10,8 +10,8 @@ from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.launcher.rules.gateway.allowances import TakenTokens, bounds, wanted
 
 _HEARD_S = 0.1
-"""Seconds within which the line of a request that has ended was heard: until then it would count
-as posted."""
+"""Seconds within which the line of a request that has ended was heard, where HAProxy keeps none in
+a file: until then it would count as posted."""
 
 
 class AllowanceCalls(Protocol):
@@ -37,8 +37,9 @@ async def renew(
     """
     process, taken = await gate.taken()
     await asyncio.sleep(_HEARD_S)
-    boot = process.replace(" since ", "-")
-    asked_s, not_booked = wall_s(), unposted(boot)
-    answer = await calls.allowances(AllowancesRequest(boot=boot, wanted=wanted(taken, not_booked)))
+    asked_s, not_booked = wall_s(), unposted(process)
+    answer = await calls.allowances(
+        AllowancesRequest(boot=process, wanted=wanted(taken, not_booked))
+    )
     until_s = math.floor(asked_s + answer.expires_s)
-    await gate.set_allowances(bounds(answer.allowances, taken, not_booked, until_s, boot))
+    await gate.set_allowances(bounds(answer.allowances, taken, not_booked, until_s, process))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from slicewise.cluster.language.errors import SlicewiseError
@@ -23,6 +24,7 @@ from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import LauncherSettings, Settings
 from slicewise.launcher.gateway.haproxy import HaproxyRuntime
 from slicewise.launcher.gateway.identity import require_key
+from slicewise.launcher.gateway.kept_lines import KeptLines
 from slicewise.launcher.gateway.runtime_api import HELD
 from slicewise.launcher.probing.prober import (
     Prober,
@@ -126,7 +128,7 @@ async def _serve(
     directory = settings.gateway.directory
     replicas = partial(Prober, ask=partial(probe, directory))
     counted = StatisticsSocket(directory, ServiceStatistics(partial(statistics, directory)))
-    usage = UsageWatch(daemon, UsageJournal(directory))
+    usage = UsageWatch(daemon, UsageJournal(directory), _kept_lines(settings.gateway.kept_lines))
     tokens = TokenWatch(partial(engine_metrics, directory), usage.counted)
     adapters = AdapterWatch(partial(fit_adapters, directory))
     if store is None:
@@ -160,6 +162,14 @@ async def _serve(
             renew=partial(renew, daemon, runtime, usage.unposted),
         )
         await launcher.serve(settings.launcher, ended)
+
+
+def _kept_lines(path: Path) -> KeptLines | None:
+    try:
+        return KeptLines(path)
+    except OSError as error:
+        report("usage_not_kept", logging.WARNING, why=str(error))
+        return None
 
 
 def report_broken_engines(sections: Iterable[str]) -> None:
@@ -385,8 +395,12 @@ class Launcher:
         self._reporter.once("", "gateway_not_heard", "")
         if line.startswith(f"{HELD} "):
             self._held()
-        elif (run := self._usage.hear(line)) is not None:
-            self._tokens.ask_run(*run)
+        else:
+            self._hear_usage(line)
+
+    def _hear_usage(self, line: str = "") -> None:
+        for service, run in self._usage.hear(line):
+            self._tokens.ask_run(service, run)
 
     def _held(self) -> None:
         """Make a turn due, but not more often than while requests wait: many backends say it."""
@@ -442,6 +456,8 @@ class Launcher:
     async def write_usage(self) -> None:
         """Write down what requests have used."""
         try:
+            if self._leader.leads():
+                self._hear_usage()
             await self._usage.write()
         except OSError as error:
             self._reporter.once("", "usage_not_written", str(error))

@@ -1,7 +1,8 @@
 """Hears what requests have used, keeps it until the daemon has booked it."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -17,11 +18,12 @@ from slicewise.cluster.rpc.usage_messages import (
     UsageRecord,
 )
 from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.launcher.gateway.kept_lines import KeptLines
 from slicewise.launcher.process.saved_statistics import Run
 from slicewise.launcher.process.usage_journal import UsageJournal
 from slicewise.launcher.rules.engines.load import EngineLoad
-from slicewise.launcher.rules.gateway.allowances import subjects_of
-from slicewise.launcher.rules.gateway.run_counts import MOST_COUNTED, RunCounts
+from slicewise.launcher.rules.gateway.run_counts import RunCounts
+from slicewise.launcher.rules.gateway.subjects import subjects_of
 from slicewise.launcher.rules.gateway.usage_lines import (
     HeardLines,
     UsageByAsker,
@@ -32,7 +34,8 @@ from slicewise.launcher.rules.gateway.usage_lines import (
 from slicewise.launcher.rules.turn.state import State
 
 _MOST_LINES = 100_000
-"""Lines that wait for their replica's run to be known, or for the journal."""
+"""Lines that wait for their replica's run to be known, or for the journal; others wait where they
+are."""
 _MOST_KNOWN = 20_000
 """Runs that are known, ended ones included."""
 _UNKNOWN_S = 5.0
@@ -52,12 +55,10 @@ class _Memory:
 
     Attributes:
         places: the place after the last line that was written down, by process and thread.
-        cached: cached prompt tokens of each run's records.
     """
 
     places: list[tuple[str, int, int]] = field(default_factory=list)
     missed: int = 0
-    cached: list[tuple[Run, int]] = field(default_factory=list)
     counts: list[tuple[Run, str, RunCounts]] = field(default_factory=list)
 
 
@@ -66,7 +67,7 @@ _Result = TypeVar("_Result")
 
 
 class UsageWatch:
-    """Takes each line of HAProxy's ring once.
+    """Takes each line of a request that has ended once, as HAProxy's ring or its file has it.
 
     Attributes:
         refused: why the daemon refused records last; "" if it has not.
@@ -76,17 +77,17 @@ class UsageWatch:
         self,
         calls: UsageCalls | None = None,
         journal: UsageJournal | None = None,
+        kept: KeptLines | None = None,
     ) -> None:
-        self._calls, self._journal = calls, journal
+        self._calls, self._journal, self._kept = calls, journal, kept
         self._turn = asyncio.Lock()
         self._since: UsageByAsker = {}
-        self._lines: list[UsageLine] = []
-        self._dropped = 0
+        self._lines: list[tuple[float, UsageLine]] = []
+        self._counting: list[tuple[str, Run]] = []
         self._runs: dict[str, tuple[str, Run]] | None = None
         memory = _read(journal.memory()) if journal is not None else _Memory()
         places = {(boot, thread): place for boot, thread, place in memory.places}
         self._heard = HeardLines(places, memory.missed)
-        self._cached = dict(memory.cached)
         self._counts = {run: (service, counts) for run, service, counts in memory.counts}
         self._unsent: set[Run] = set(self._counts)
         self._unposted: dict[tuple[str, str], int] = {}
@@ -100,7 +101,7 @@ class UsageWatch:
     def missed(self) -> int:
         """Requests whose use nobody will book."""
         unkept = self._journal.unkept if self._journal is not None else 0
-        return self._heard.missed + self._dropped + unkept
+        return self._heard.missed + unkept
 
     @property
     def waiting(self) -> int:
@@ -112,25 +113,43 @@ class UsageWatch:
         """Files of the journal that can't be read."""
         return ", ".join(self._journal.unreadable) if self._journal is not None else ""
 
-    def hear(self, text: str) -> tuple[str, Run] | None:
-        """Take a line of the ring; one that was heard before, or is another one, counts nothing.
+    def hear(self, text: str = "") -> Sequence[tuple[str, Run]]:
+        """Take what HAProxy has kept, then a line of the ring.
 
-        Return the service and the run whose engine has counted more.
+        What was heard before, or is another line, counts nothing. Return services and runs whose
+        engines have counted more. Raises OSError.
         """
+        if self._hear_kept() and text:
+            self._hear(text)
+        counting, self._counting = self._counting, []
+        return counting
+
+    def _hear_kept(self) -> bool:
+        """Take lines out of the file; return whether there are no more.
+
+        A thread's line is there before it is in the ring, and before its tokens count as taken.
+        """
+        if len(self._lines) >= _MOST_LINES:
+            return False
+        if self._kept is None:
+            return True
+        for text in self._kept.news():
+            self._hear(text)
+        return not self._kept.is_behind
+
+    def _hear(self, text: str) -> None:
         line = parse_usage_line(text)
         heard = self._heard.hears(line) if line is not None else None
         if line is None or heard is None:
-            return None
+            return
         self._heard = heard
         self._owe(line.boot, line.payer, line.person, line.key_id, _tokens(line))
         self._since = with_usage(self._since, [line])
         if self._journal is None:
-            return None
-        if len(self._lines) < _MOST_LINES:
-            self._lines.append(line)
-        else:
-            self._dropped += 1
-        return (self._runs or {}).get(line.replica)
+            return
+        self._lines.append((time.monotonic(), line))
+        if (run := (self._runs or {}).get(line.replica)) is not None:
+            self._counting.append(run)
 
     def take_since(self) -> UsageByAsker:
         """Return what requests that ended since the last call have used."""
@@ -140,8 +159,9 @@ class UsageWatch:
     def unposted(self, boot: str) -> Mapping[str, int]:
         """Return the tokens of requests that have ended in a process and are not booked yet.
 
-        By subject, see ``subjects_of``.
+        By subject, see ``subjects_of``. Raises OSError.
         """
+        self._hear_kept()
         return {
             subject: tokens
             for (of_boot, subject), tokens in self._unposted.items()
@@ -204,15 +224,18 @@ class UsageWatch:
 
     async def write(self) -> None:
         """Write down what was heard; never waits for the daemon. Raises OSError."""
-        journal = self._journal
-        if journal is None:
+        if self._journal is None:
             return
-        due = self._take_due()
-        if not due:
-            return
+        if due := self._take_due():
+            await self._write_down(self._journal, due)
+        if self._kept is not None:
+            self._kept.let_go(min((at_s for at_s, _ in self._lines), default=time.monotonic()))
+
+    async def _write_down(
+        self, journal: UsageJournal, due: Sequence[tuple[float, UsageLine]]
+    ) -> None:
         records: dict[str, list[UsageRecord]] = {}
-        cached, self._cached = self._cached, dict(self._cached)
-        for line in due:
+        for _, line in due:
             records.setdefault(line.boot, []).append(self._record(line))
         memory = _MEMORY.dump_python(self._memory(), mode="json")
         try:
@@ -221,22 +244,23 @@ class UsageWatch:
             # Of a launcher that ends in between the next one writes them again: booked once.
             await self._with_journal(journal.remember, memory)
         except OSError:
-            self._lines, self._cached = [*due, *self._lines], cached
+            self._lines = [*due, *self._lines]
             raise
 
-    def _take_due(self) -> list[UsageLine]:
+    def _take_due(self) -> list[tuple[float, UsageLine]]:
         """Take the lines that can be written down.
 
         Those behind one of their thread that waits wait, too: of each thread the next launcher
         goes on at one place.
         """
-        due, waiting, threads = list[UsageLine](), list[UsageLine](), set[tuple[str, int]]()
-        for line in self._lines:
+        due, waiting = list[tuple[float, UsageLine]](), list[tuple[float, UsageLine]]()
+        threads = set[tuple[str, int]]()
+        for at_s, line in self._lines:
             thread = (line.boot, line.thread)
             if thread not in threads and self._is_due(line):
-                due.append(line)
+                due.append((at_s, line))
             else:
-                waiting.append(line)
+                waiting.append((at_s, line))
                 threads.add(thread)
         self._lines = waiting
         return due
@@ -250,8 +274,6 @@ class UsageWatch:
 
     def _record(self, line: UsageLine) -> UsageRecord:
         _, run = (self._runs or {}).get(line.replica, ("", None))
-        if run is not None:
-            self._cached[run] = self._cached.get(run, 0) + line.cached_tokens
         array_job_id, index, run_start_s = run or (None, None, None)
         first_ms = line.first_ms
         return UsageRecord(
@@ -274,12 +296,11 @@ class UsageWatch:
 
     def _memory(self) -> _Memory:
         runs = {run for _, run in (self._runs or {}).values()}
-        waiting = {(line.boot, line.thread): line.place for line in reversed(self._lines)}
+        waiting = {(line.boot, line.thread): line.place for _, line in reversed(self._lines)}
         places = {**self._heard.next_places, **waiting}
         return _Memory(
             [(*key, place) for key, place in places.items()],
             self._heard.missed,
-            [(run, count) for run, count in self._cached.items() if run in runs],
             [(run, *told) for run, told in self._counts.items() if run in runs],
         )
 
@@ -294,16 +315,14 @@ class UsageWatch:
             self._unsent -= set(due)
 
     def _counters(self, run: Run, service: str, counts: RunCounts) -> EngineCounters:
-        # Records have whole prompts: where the engine counts without what its cache had, that is
-        # added.
-        cached = 0 if counts.counts_cached else self._cached.get(run, 0)
         return EngineCounters(
             array_job_id=run[0],
             index=run[1],
             run_start_s=run[2],
             service=service,
-            prompt_tokens=min(counts.prompt_tokens + cached, MOST_COUNTED),
+            prompt_tokens=counts.prompt_tokens,
             output_tokens=counts.output_tokens,
+            counts_cached=counts.counts_cached,
             seen_s=counts.seen_s,
         )
 

@@ -19,6 +19,7 @@ from slicewise.cluster.language.service import (
 from slicewise.cluster.settings.gateway import GatewaySettings
 from slicewise.launcher.gateway.files import STATISTICS
 from slicewise.launcher.gateway.identity import KEY
+from slicewise.launcher.gateway.kept_lines import MOST_KEPT_BYTES
 from slicewise.launcher.gateway.runtime_api import (
     COMPLETE_KEY,
     GRPC,
@@ -71,13 +72,14 @@ _OF_TOKENS = {
     "most_line_bytes": MOST_LINE_BYTES,
     "most_tokens": MOST_TOKENS,
     "most_held_tokens": MOST_HELD_TOKENS,
+    "most_kept_bytes": MOST_KEPT_BYTES,
 }
 _LIMITED = (
-    ("tenant", "t", "t:%[var(txn.payer)]"),
-    ("person", "p", "p:%[var(txn.payer)]/%[var(txn.person)]"),
-    ("key", "k", "k:%[var(txn.key_id)]"),
+    ("tenant", "t", "%[var(txn.payer)]"),
+    ("person", "p", "%[var(txn.payer)]/%[var(txn.person)]"),
+    ("key", "k", "%[var(txn.payer)]//%[var(txn.key_id)]"),
 )
-"""Whose limits a request comes under: name, letter for variables, key in the map of limits."""
+"""Whose limits a request comes under: name, letter for variables, name in the map of limits."""
 _FILES_FOR_CLIENT, _FILES_FOR_REQUEST, _FILES_FOR_LIMITED = 5, 6, 20
 """Of so many open files that server lines leave one client may be connected, one request on its
 way, and one with limits of its tenant, person or key, by HTTP and one more by gRPC. A connection
@@ -326,6 +328,7 @@ def gateway_files(
         "frame_ms": FRAME_MS,
         "ring": RING,
         "ring_bytes": _RING_BYTES,
+        "kept_lines": settings.kept_lines,
         "held": HELD,
         **_OF_TOKENS,
         "retry_after_s": _RETRY_AFTER_S,

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ from gateway_harness import CHAT, Harness, Replica, eventually, gateway_up
 
 from slicewise.cluster.rpc.limit_messages import RequestLimits, SubjectLimits
 from slicewise.cluster.rpc.usage_messages import TokenAllowance
+from slicewise.launcher.gateway import kept_lines
+from slicewise.launcher.gateway.kept_lines import KeptLines
+from slicewise.launcher.process.usage_journal import UsageJournal
+from slicewise.launcher.process.usage_watch import UsageWatch
 from slicewise.launcher.rules.gateway.allowances import TakenTokens, bounds
 from slicewise.launcher.rules.gateway.routing import Route
 from slicewise.launcher.rules.gateway.types import ServerMode
@@ -313,8 +318,8 @@ def allowance(tokens: int, **more: object) -> TokenAllowance:
 async def allow(metered: Metered, *allowances: TokenAllowance, for_s: int = 60) -> None:
     """As the launcher does, which has posted all that has ended."""
     process, taken = await metered.gateway.runtime.taken()
-    until_s, boot = int(time.time()) + for_s, process.replace(" since ", "-")
-    await metered.gateway.runtime.set_allowances(bounds(allowances, taken, {}, until_s, boot))
+    until_s = int(time.time()) + for_s
+    await metered.gateway.runtime.set_allowances(bounds(allowances, taken, {}, until_s, process))
 
 
 async def asked(metered: Metered, body: bytes = BODY) -> tuple[int, str, Mapping[str, str]]:
@@ -343,7 +348,7 @@ async def test_a_limit_of_tokens_is_taken_from_and_ends(metered: Metered):
     await allow(metered, used_up)
     status, text, headers = await asked(metered)
     assert (status, headers["retry-after"]) == (429, "77")
-    assert "SW-GATEWAY-TOKENS: the limit of tokens of t (tokens_per_month)" in text
+    assert "SW-GATEWAY-TOKENS: the limit of tokens a month of tenant t leaves none now" in text
     await metered.line(3)
     assert len(metered.engine.headers) > 0
 
@@ -393,8 +398,7 @@ async def test_what_was_allowed_to_the_process_before_a_reload_allows_the_next_o
 ):
     """The launcher may have asked before the reload, and tell after it."""
     before, taken = await metered.gateway.runtime.taken()
-    boot, until_s = before.replace(" since ", "-"), int(time.time()) + 60
-    entries = bounds([allowance(1000)], taken, {}, until_s, boot)
+    entries = bounds([allowance(1000)], taken, {}, int(time.time()) + 60, before)
     await metered.gateway.runtime.set_allowances(entries)
     assert (await asked(metered))[0] == 200
     await metered.gateway.reload()
@@ -456,3 +460,66 @@ async def test_a_request_that_another_limit_refuses_holds_nothing(metered: Meter
     await metered.gateway.set_keys({})
     assert (await asked(metered))[0] == 200
     await eventually(lambda: has_taken(metered, 16, 0))
+
+
+async def test_what_ended_while_nobody_heard_outlives_haproxy_and_counts_as_not_booked(
+    metered: Metered,
+):
+    """The next launcher reads it before it asks for tokens."""
+    directory, file = metered.gateway.settings.directory, metered.gateway.settings.kept_lines
+    kept = KeptLines(file)
+    body = events(*(chunk("a") for _ in range(50)), {"choices": [], "usage": USAGE}, "[DONE]")
+    metered.engine.said = Said([body], STREAM)
+    url = f"{metered.gateway.settings.url}/t/chat{CHAT}"
+
+    async def ask() -> int:
+        async with metered.gateway.session.post(url, json={"model": "chat"}) as answer:
+            return len(await answer.read())
+
+    assert set(await asyncio.gather(*(ask() for _ in range(40)))) == {len(body)}
+    process, _ = await metered.gateway.runtime.taken()
+    found: list[str] = []
+
+    async def are_kept() -> bool:
+        found.extend(kept.news())
+        return len(found) == 40
+
+    await eventually(are_kept)
+    await metered.gateway.kill()
+    lines = [parse_usage_line(text) for text in found]
+    assert {(line.boot, line.prompt_tokens) for line in lines if line} == {(process, 9)}
+    assert len({line.number for line in lines if line}) == 40
+    usage = UsageWatch(None, UsageJournal(directory), KeptLines(file))
+    assert usage.unposted(process) == {"t": 40 * 16}
+    assert usage.missed == 0
+
+
+async def test_haproxy_goes_on_in_the_file_that_takes_the_place_of_one_that_was_moved(
+    metered: Metered, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(kept_lines, "_LET_GO_BYTES", 1)
+    monkeypatch.setattr(kept_lines, "_WRITTEN_S", 1.5)
+    file = metered.gateway.settings.kept_lines
+    kept, found = KeptLines(file), list[str]()
+    body = json.dumps({"choices": [], "usage": USAGE}).encode()
+
+    async def are_kept() -> bool:
+        """While it asks on and on, files come and go."""
+        await metered.ask(Said([body]))
+        asked.append(1)
+        found.extend(kept.news())
+        is_moved = file.with_suffix(".moved").exists()
+        kept.let_go(time.monotonic())
+        turns.update({(is_moved, file.with_suffix(".moved").exists())})
+        return turns[True, False] >= 2
+
+    asked, turns = list[int](), Counter[tuple[bool, bool]]()
+    await eventually(are_kept)
+
+    async def are_all() -> bool:
+        found.extend(kept.news())
+        return len(found) == len(asked)
+
+    await eventually(are_all)
+    places = [line.place for text in found if (line := parse_usage_line(text))]
+    assert len(places) == len(set(found)) == len(asked)

@@ -22,7 +22,7 @@ filter = { FLT_CFG_FL_HTX = 1, register_data_filter = function() end }
 core = {
     debug = 7, warning = 4, thread = 3,
     now = function() return { sec = 1, usec = 2000 } end,
-    get_info = function() return { Pid = 17, Start_time_sec = 5 } end,
+    get_info = function() return { node = "gw 1.example", Pid = 17, Start_time_sec = 5 } end,
     log = function(_, text) said = text end,
     register_filter = function(_, class) usage = class end,
 }
@@ -92,7 +92,7 @@ def counts(line: UsageLine) -> tuple[int, int, int]:
 def test_lines_of_a_thread_are_numbered_one_after_the_other():
     said = lines(*[(JSON, [b"{}"])] * 3)
     assert [(line.thread, line.place, line.boot) for line in said] == [
-        (3, place, "17-5") for place in range(3)
+        (3, place, "gw_1.example-17-5") for place in range(3)
     ]
 
 

@@ -1,30 +1,20 @@
 """What subjects with a limit of tokens have taken at the gateway, and may take."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from slicewise.cluster.language.persons import NOBODY
 from slicewise.cluster.rpc.usage_messages import (
     MOST_SUBJECTS,
     TokenAllowance,
     WantedAllowance,
 )
+from slicewise.launcher.rules.gateway.subjects import can_be, named, subject_of
 
 MOST_HELD_TOKENS = 8192
 """Tokens that one request takes at most before its answer: a longer one must not lock a small
 limit, and what it uses beyond that is taken at its end."""
-_SUBJECT = re.compile(r"[A-Za-z0-9_./@+-]{1,200}")
 _HEADROOM_REQUESTS = 4
 """Requests for which a subject shall find tokens until it is asked for again."""
-
-
-def subjects_of(payer: str, person: str, key_id: str) -> tuple[str, ...]:
-    """Return whose limits a request may meet, by the names that the gateway's maps have."""
-    named = [payer]
-    named += [f"{payer}/{person}"] if person != NOBODY else []
-    named += [f"{payer}//{key_id}"] if key_id != NOBODY else []
-    return tuple(named)
 
 
 @dataclass(frozen=True)
@@ -55,22 +45,15 @@ def wanted(
 ) -> tuple[WantedAllowance, ...]:
     """Return what the gateway wants to hold of each subject that has taken something."""
     return tuple(
-        WantedAllowance(
-            **_named(subject),
-            tokens=of_subject.held
-            + unposted.get(subject, 0)
-            + _HEADROOM_REQUESTS * MOST_HELD_TOKENS,
-        )
+        _wanted(subject, of_subject.held + unposted.get(subject, 0))
         for subject, of_subject in list(taken.items())[:MOST_SUBJECTS]
     )
 
 
-def _named(subject: str) -> Mapping[str, str]:
-    tenant, has_key, key_id = subject.partition("//")
-    if has_key:
-        return {"tenant": tenant, "key_id": key_id}
-    tenant, _, person = subject.partition("/")
-    return {"tenant": tenant, "person": person}
+def _wanted(subject: str, used: int) -> WantedAllowance:
+    tenant, person, key_id = named(subject)
+    tokens = used + _HEADROOM_REQUESTS * MOST_HELD_TOKENS
+    return WantedAllowance(tenant=tenant, person=person, key_id=key_id, tokens=tokens)
 
 
 def bounds(
@@ -87,8 +70,8 @@ def bounds(
     """
     entries = {}
     for allowance in allowances:
-        subject = _subject(allowance)
-        if not _SUBJECT.fullmatch(subject):
+        subject = subject_of(allowance.tenant, allowance.person, allowance.key_id)
+        if not can_be(subject):
             continue
         ended = taken.get(subject, TakenTokens(0, 0)).ended
         posted = max(0, ended - unposted.get(subject, 0))
@@ -104,9 +87,3 @@ def expired(entries: Mapping[str, str]) -> Mapping[str, str]:
     """Return what HAProxy begins with: limits of which nothing is set aside yet."""
     parts = {subject: entry.split("/") for subject, entry in entries.items()}
     return {subject: f"0/0/{part[2]}/1/tokens/-" for subject, part in parts.items()}
-
-
-def _subject(allowance: TokenAllowance) -> str:
-    if allowance.key_id:
-        return f"{allowance.tenant}//{allowance.key_id}"
-    return f"{allowance.tenant}/{allowance.person}" if allowance.person else allowance.tenant

@@ -16,8 +16,9 @@ _THREADS = 64
 _MOST_BOOTS = 16
 """Processes of HAProxy that are remembered: those of a few reloads live at the same time."""
 _NAME = r"[!-~]{1,130}"
+_BOOT = r"[A-Za-z0-9._-]{1,40}-[0-9]{1,10}-[0-9]{1,12}"
 _LINE = re.compile(
-    rf"{USAGE} (?P<boot>[0-9]+-[0-9]+) (?P<number>[0-9]{{1,16}})"
+    rf"{USAGE} (?P<boot>{_BOOT}) (?P<number>[0-9]{{1,16}})"
     rf" (?P<payer>{_NAME}) (?P<person>{_NAME}) (?P<key_id>{_NAME}) (?P<service>{_NAME})"
     r" (?P<replica>[0-9a-f]{64}|-) (?P<start_ms>[0-9]{1,16}) (?P<end_ms>[0-9]{1,16})"
     r" (?P<first_ms>[0-9]{1,16}|-) (?P<prompt>[0-9]{1,10}) (?P<cached>[0-9]{1,10})"

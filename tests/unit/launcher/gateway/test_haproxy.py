@@ -8,9 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
 from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyGrant
+from slicewise.cluster.rpc.limit_messages import RequestLimits, SubjectLimits
+from slicewise.cluster.rpc.usage_messages import Boot
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.gateway import GatewaySettings
 from slicewise.launcher.gateway import haproxy
@@ -23,7 +26,9 @@ from slicewise.launcher.gateway.runtime_api import (
     entry_commands,
     glance_questions,
     idle_questions,
+    limit_entries,
     map_text,
+    number_of,
     old_workers,
     parse,
     parse_glance,
@@ -49,6 +54,7 @@ from slicewise.launcher.rules.gateway.routing import (
     SetRetryOnce,
     SetTarget,
 )
+from slicewise.launcher.rules.gateway.subjects import subjects_of
 from slicewise.launcher.rules.gateway.types import (
     Backend,
     Endpoint,
@@ -614,6 +620,18 @@ def test_servers_in_maintenance_are_not_live():
 
 def test_a_process_that_began_anew_with_the_same_number_is_another():
     assert process_of(INFO.format(8, 1700)) != process_of(INFO.format(8, 1701))
+
+
+def test_a_process_of_another_host_with_the_same_numbers_is_another():
+    here = INFO.format(8, 1700)
+    assert process_of(here) == "a_b-8-1700"
+    assert number_of(process_of(here)) == 8
+    assert process_of(here) != process_of(here.replace("node: a", "node: c"))
+    named = process_of(here.replace("node: a: b", f"node: {'é-' * 80}"))
+    assert TypeAdapter(Boot).validate_python(named) == f"{'_-' * 20}-8-1700"
+
+
+def test_what_is_no_process_has_no_name():
     with pytest.raises(ValueError, match="no process"):
         process_of("Name: HAProxy\nPid: 8\n")
 
@@ -1008,3 +1026,15 @@ def test_what_was_not_asked_is_as_it_was_seen_last():
     found = parse_glance(GLANCE, known)
     assert found is not None
     assert found.backends["pool9"] == unused
+
+
+def test_limits_are_those_of_the_names_that_allowances_have():
+    limits = RequestLimits(concurrent=3, models=("nlp/chat",))
+    subjects = [
+        SubjectLimits(tenant="nlp", limits=limits),
+        SubjectLimits(tenant="nlp", person="carol", limits=limits),
+        SubjectLimits(tenant="nlp", key_id="key1", limits=limits),
+    ]
+    entries = limit_entries(subjects)
+    assert {name for name in entries if "=" not in name} == set(subjects_of("nlp", "carol", "key1"))
+    assert entries["nlp//key1=nlp/chat"] == "yes"

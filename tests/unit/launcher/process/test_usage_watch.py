@@ -2,19 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from stand_ins.usage_books import DIGEST, RUN, Daemon, line, state
 
-from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.rpc.usage_messages import (
-    EngineCountersRequest,
     RefusedRecord,
     UsagePostAnswer,
     UsagePostRequest,
 )
+from slicewise.launcher.gateway.kept_lines import KeptLines
 from slicewise.launcher.process import usage_journal
 from slicewise.launcher.process.usage_journal import UsageJournal
 from slicewise.launcher.process.usage_watch import UsageWatch
@@ -23,65 +22,23 @@ from slicewise.launcher.rules.gateway.usage_lines import TokenSums
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-DIGEST, RUN = "0a" * 32, (7, 0, 1000)
-
-
-def line(number: int = 1, digest: str = DIGEST, boot: str = "17-5", end_ms: int = 1900) -> str:
-    counts = f"1000 {end_ms} 1200 9 5 7 whole usage"
-    return f"usage {boot} {number} nlp carol key1 nlp/chat {digest} {counts}"
-
-
-def state(*digests: str) -> Any:
-    """One service with a run for each of these certificates, in slots from 0 on."""
-    verified = {
-        index: SimpleNamespace(
-            run=SimpleNamespace(start_s=1000, endpoint=SimpleNamespace(digest=digest))
-        )
-        for index, digest in enumerate(digests)
-    }
-    generation = SimpleNamespace(verified=verified)
-    return {"nlp/chat": SimpleNamespace(generations={7: generation})}
-
-
-class Daemon:
-    """Books once, unless it is away."""
-
-    def __init__(self) -> None:
-        self.booked: dict[tuple[str, int], Any] = {}
-        self.counters: list[Any] = []
-        self.is_away = False
-        self.is_lost = False
-        """Whether its answers are."""
-        self.refused: tuple[RefusedRecord, ...] = ()
-
-    async def post_usage(self, request: UsagePostRequest) -> UsagePostAnswer:
-        if self.is_away:
-            raise UnreachableError(Code.DAEMON_DOWN, "away")
-        new = {(request.boot, record.number): record for record in request.records}
-        self.booked = {**new, **self.booked}
-        if self.is_lost:
-            raise UnreachableError(Code.DAEMON_DOWN, "lost")
-        return UsagePostAnswer(booked=len(new), known=0, refused=self.refused)
-
-    async def note_engine_counters(self, request: EngineCountersRequest) -> None:
-        self.counters += request.runs
-
 
 @pytest.fixture
 def daemon() -> Daemon:
     return Daemon()
 
 
-def watch(daemon: Daemon, directory: Path) -> UsageWatch:
+def watch(daemon: Daemon, directory: Path, kept: KeptLines | None = None) -> UsageWatch:
     """Of a launcher that has just started and has had its first turn."""
-    made = UsageWatch(daemon, UsageJournal(directory))
+    directory.mkdir(exist_ok=True)
+    made = UsageWatch(daemon, UsageJournal(directory), kept)
     made.turned(state(DIGEST))
     return made
 
 
 def hear(made: UsageWatch, lines: Sequence[str]) -> list[Any]:
     """Of which runs the engines have counted more."""
-    return [made.hear(text) for text in lines]
+    return [run for text in lines for run in made.hear(text)]
 
 
 async def post(made: UsageWatch) -> None:
@@ -93,10 +50,10 @@ async def test_a_line_is_booked_for_its_run(daemon: Daemon, tmp_path: Path):
     made = watch(daemon, tmp_path)
     run = ("nlp/chat", RUN)
     lines = ["held pool1", line(1), line(65), line(1)]
-    assert hear(made, lines) == [None, run, run, None]
+    assert hear(made, lines) == [run, run]
     await post(made)
-    assert daemon.booked.keys() == {("17-5", 1), ("17-5", 65)}
-    record = daemon.booked["17-5", 65]
+    assert daemon.booked.keys() == {("gw-17-5", 1), ("gw-17-5", 65)}
+    record = daemon.booked["gw-17-5", 65]
     assert (record.array_job_id, record.index, record.run_start_s) == RUN
     assert (record.payer, record.person, record.key_id) == ("nlp", "carol", "key1")
     assert (record.prompt_tokens, record.cached_prompt_tokens, record.output_tokens) == (9, 5, 7)
@@ -157,7 +114,7 @@ async def test_a_line_waits_until_a_turn_says_whose_its_replica_was(
     assert not daemon.booked
     made.turned(state("0b" * 32, DIGEST))
     await post(made)
-    assert daemon.booked["17-5", 1].index == 1
+    assert daemon.booked["gw-17-5", 1].index == 1
 
 
 async def test_of_a_run_that_nobody_knows_the_request_is_booked_all_the_same(
@@ -210,24 +167,27 @@ def load(prompt: int, output: int, *, counts_cached: bool) -> EngineLoad:
 
 
 @pytest.mark.parametrize("counts_cached", [True, False])
-async def test_engines_counters_are_told_as_records_count(
+async def test_engines_counters_are_told_once_as_they_count(
     daemon: Daemon, tmp_path: Path, counts_cached: bool
 ):
     """llama.cpp counts prompts without what it found in its cache, vLLM with it."""
     made = watch(daemon, tmp_path)
     hear(made, [line(1)])
     await post(made)
-    made.counted("nlp/chat", RUN, load(9 if counts_cached else 4, 7, counts_cached=counts_cached))
+    made.counted("nlp/chat", RUN, load(9, 7, counts_cached=counts_cached))
     await made.report_counters()
     await made.report_counters()
     (run,) = daemon.counters
-    assert (run.prompt_tokens, run.output_tokens) == (9, 7)
+    assert (run.prompt_tokens, run.output_tokens, run.counts_cached) == (9, 7, counts_cached)
     after = watch(daemon, tmp_path)
     await after.report_counters()
     assert daemon.counters[-1] == run, "told again as it was seen, not as of now"
-    after.counted("nlp/chat", RUN, load(10, 8, counts_cached=counts_cached))
-    await after.report_counters()
-    assert daemon.counters[-1].prompt_tokens == (10 if counts_cached else 15)
+    # Another launcher, perhaps of another host, says the same.
+    other = watch(daemon, tmp_path / "other")
+    other.counted("nlp/chat", RUN, load(9, 7, counts_cached=counts_cached))
+    await other.report_counters()
+    last = daemon.counters[-1]
+    assert (last.prompt_tokens, last.output_tokens, last.counts_cached) == (9, 7, counts_cached)
 
 
 async def test_what_comes_while_a_batch_is_posted_joins_another_one(daemon: Daemon, tmp_path: Path):
@@ -278,9 +238,6 @@ async def test_what_a_full_disk_refused_is_counted_once(
             await post(made)
     await post(made)
     assert len(daemon.booked) == 1
-    made.counted("nlp/chat", RUN, load(4, 7, counts_cached=False))
-    await made.report_counters()
-    assert daemon.counters[-1].prompt_tokens == 9
 
 
 async def test_an_engine_that_counts_beyond_all_hides_no_other_s_counts(

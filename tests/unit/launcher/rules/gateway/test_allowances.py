@@ -7,9 +7,9 @@ from slicewise.launcher.rules.gateway.allowances import (
     bounds,
     expired,
     parse_taken,
-    subjects_of,
     wanted,
 )
+from slicewise.launcher.rules.gateway.subjects import named, subjects_of
 
 COUNTS = st.integers(0, 10_000)
 
@@ -17,6 +17,8 @@ COUNTS = st.integers(0, 10_000)
 def test_a_request_meets_limits_of_its_tenant_person_and_key():
     assert subjects_of("nlp", "carol", "key1") == ("nlp", "nlp/carol", "nlp//key1")
     assert subjects_of("nlp", "-", "-") == ("nlp",)
+    names = [named(subject) for subject in subjects_of("nlp", "carol@b.ch", "key1")]
+    assert names == [("nlp", "", ""), ("nlp", "carol@b.ch", ""), ("nlp", "", "key1")]
 
 
 def test_what_threads_have_taken_is_added_up():
@@ -26,8 +28,8 @@ def test_what_threads_have_taken_is_added_up():
 
 def test_each_subject_wants_by_its_name():
     taken = {subject: TakenTokens(100, 10) for subject in subjects_of("nlp", "carol", "key1")}
-    named = [(wish.tenant, wish.person, wish.key_id) for wish in wanted(taken, {"nlp": 7})]
-    assert named == [("nlp", "", ""), ("nlp", "carol", ""), ("nlp", "", "key1")]
+    subjects = [(wish.tenant, wish.person, wish.key_id) for wish in wanted(taken, {"nlp": 7})]
+    assert subjects == [("nlp", "", ""), ("nlp", "carol", ""), ("nlp", "", "key1")]
     first, second, _ = (wish.tokens for wish in wanted(taken, {"nlp": 7}))
     assert first - second == 7
 
@@ -39,7 +41,7 @@ def test_held_and_unposted_tokens_together_never_exceed_what_was_allowed(
     """A request begins as long as fewer were taken in all than the entry says."""
     allowance = TokenAllowance(tenant="nlp", person="carol", tokens=allowed, is_exact=is_exact)
     entries = bounds(
-        [allowance], {"nlp/carol": TakenTokens(ended, held)}, {"nlp/carol": unposted}, 9, "17-5"
+        [allowance], {"nlp/carol": TakenTokens(ended, held)}, {"nlp/carol": unposted}, 9, "gw-17-5"
     )
     bound, until, kind, *_ = entries["nlp/carol"].split("/")
     posted = max(0, ended - unposted)
@@ -52,14 +54,14 @@ def test_haproxy_begins_with_what_has_expired():
     allowance = TokenAllowance(
         tenant="nlp", key_id="k", tokens=0, is_exact=True, why="tokens_per_month: used up"
     )
-    entries = bounds([allowance], {}, {}, 9, "17-5")
-    assert entries == {"nlp//k": "0/9/exact/1/tokens_per_month/17-5"}
+    entries = bounds([allowance], {}, {}, 9, "gw-17-5")
+    assert entries == {"nlp//k": "0/9/exact/1/tokens_per_month/gw-17-5"}
     assert expired(entries) == {"nlp//k": "0/0/exact/1/tokens/-"}
 
 
 def test_a_name_that_can_be_none_costs_itself_alone():
-    named = [
+    allowances = [
         TokenAllowance(tenant="nlp", person=person, tokens=1, is_exact=True)
         for person in ("x; shutdown sessions", "x y", "carol@b.ch")
     ]
-    assert set(bounds(named, {}, {}, 9, "17-5")) == {"nlp/carol@b.ch"}
+    assert set(bounds(allowances, {}, {}, 9, "gw-17-5")) == {"nlp/carol@b.ch"}

@@ -14,11 +14,11 @@ from slicewise.launcher.rules.gateway.usage_lines import (
 )
 
 DIGEST = "0a" * 32
-LINE = f"usage 17-1795985758 129 nlp carol - nlp/chat {DIGEST} 1000 1900 1200 9 5 7 whole usage"
+LINE = f"usage gw-1.x-17-1795 129 nlp carol - nlp/chat {DIGEST} 1000 1900 1200 9 5 7 whole usage"
 
 
-def line(place: int, thread: int = 1, boot: str = "17-5") -> UsageLine:
-    words = LINE.replace("129", str(64 * place + thread)).replace("17-1795985758", boot)
+def line(place: int, thread: int = 1, boot: str = "gw-17-5") -> UsageLine:
+    words = LINE.replace("129", str(64 * place + thread)).replace("gw-1.x-17-1795", boot)
     parsed = parse_usage_line(words)
     assert parsed is not None
     return parsed
@@ -28,7 +28,7 @@ def test_a_line_says_who_has_used_what():
     parsed = parse_usage_line(LINE)
     assert parsed is not None
     assert asdict(parsed) == {
-        "boot": "17-1795985758",
+        "boot": "gw-1.x-17-1795",
         "number": 129,
         "payer": "nlp",
         "person": "carol",
@@ -113,13 +113,13 @@ def test_what_is_not_heard_is_missed():
 
 def test_of_a_process_that_was_not_heard_before_nothing_is_missed():
     """The launcher before may have read it."""
-    assert heard(line(5), line(9, boot="18-6"))[0].missed == 0
+    assert heard(line(5), line(9, boot="gw-18-6"))[0].missed == 0
 
 
 def test_of_processes_that_ended_long_ago_nothing_is_kept():
-    after, _ = heard(*(line(0, boot=f"17-{start}") for start in range(100)))
+    after, _ = heard(*(line(0, boot=f"gw-17-{start}") for start in range(100)))
     assert len(after.next_places) < 20
-    assert after.hears(line(1, boot="17-99")) is not None
+    assert after.hears(line(1, boot="gw-17-99")) is not None
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3))))
