@@ -140,9 +140,9 @@ class Line:
         return True
 
 
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until it holds; raises TimeoutError after a minute."""
-    deadline_s = time.monotonic() + _START_S
+async def until(holds: Callable[[], Awaitable[bool]], patience_s: float = _START_S) -> None:
+    """Wait until it holds; raises TimeoutError after a minute, or so long."""
+    deadline_s = time.monotonic() + patience_s
     while not await holds():
         if time.monotonic() > deadline_s:
             raise TimeoutError(str(holds))

@@ -31,13 +31,26 @@ from benchmarks.engines import SLOTS, TOKENS, Way, _added, _llama_server
 from benchmarks.line import Line, until
 from benchmarks.machine import machine
 from benchmarks.meters_launcher import Books
-from benchmarks.meters_run import CLUSTER, PLACES, PORT, RUN, SERVICE, Seen, ask_all
+from benchmarks.meters_run import (
+    CLUSTER,
+    MOST_REQUEST_TOKENS,
+    PLACES,
+    PORT,
+    RUN,
+    SERVICE,
+    Seen,
+    ask_all,
+)
 from benchmarks.server import Server, server
+from slicewise.cluster.language.service import tenant_of
+from slicewise.cluster.rpc.limit_messages import RequestLimits
+from slicewise.cluster.rpc.usage_messages import AllowanceSubject
 from slicewise.cluster.runtime.console import console
 from slicewise.launcher.gateway.kept_lines import KeptLines
 from slicewise.launcher.process.usage_journal import UsageJournal
 from slicewise.launcher.process.usage_watch import UsageWatch
 from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.slurm_plugin.api.usage import EXPIRES_S
 from slicewise.slurm_plugin.ledger import schema_revisions
 from slicewise.slurm_plugin.ledger.store import Ledger
 
@@ -50,13 +63,19 @@ _RATE, _SECONDS, _QUICK_SECONDS = 1000, 20, 3
 _ASKED, _QUICK_ASKED = 5000, 500
 _PAYERS, _PERSONS = 50, 200
 """Among whom the 1,000 requests a second are."""
-_FILTER = "    filter lua.usage\n"
+_FILTERS = "    filter lua.usage\n    filter lua.allowance\n"
+_LIMITED_TOKENS, _LIMITED_STREAMS, _QUICK_LIMITED_STREAMS = 20_000, 1000, 300
 _SUMS = """
     SELECT count(*), coalesce(sum(r.prompt_tokens), 0), coalesce(sum(r.output_tokens), 0),
            count(*) FILTER (WHERE r.outcome = 'whole'),
            count(*) FILTER (WHERE r.array_job_id <> {array})
       FROM slicewise.usage_records r"""
+_HELD = """
+    SELECT coalesce(sum(tokens), 0) FROM slicewise.allowances
+     WHERE expires_s > extract(epoch FROM now())"""
 _COUNTERS = "SELECT prompt_tokens, output_tokens FROM slicewise.engine_counters"
+_PATIENCE_S = 180.0
+"""Seconds in which launcher and database must have come back and booked all; else it is not so."""
 
 
 class Killed:
@@ -135,9 +154,11 @@ async def _books(line: Line, database: Server, streams: int, chance: random.Rand
         took_s = time.monotonic() - began_s
         killer.cancel()
         console().print(f"{streams} requests have ended; booking what is left")
-        # Those that were killed are there again, and everything is booked.
+        # Those that were killed are there again. What this asks the launcher has to count, too: it
+        # has started since the last kill when the ledger has what the engine has.
         await until(partial(_answers, Way("gateway", line)))
-        await until(partial(_is_booked, line, database))
+        with suppress(TimeoutError):
+            await until(partial(_is_booked, line, database, socket), _PATIENCE_S)
     finally:
         if killer is not None:
             killer.cancel()
@@ -149,12 +170,47 @@ async def _books(line: Line, database: Server, streams: int, chance: random.Rand
     }
 
 
+async def _limited(line: Line, database: Server, streams: int, chance: random.Random) -> Any:
+    """Let more ask than a tenant's limit leaves, while gateway and launcher are killed."""
+    with Ledger(database.url(CLUSTER), CLUSTER) as ledger:
+        limit = sum(database.query(CLUSTER, _SUMS.format(array=RUN[0]))[0][1:3]) + _LIMITED_TOKENS
+        limits = RequestLimits(tokens_per_month=limit)
+        tenant = AllowanceSubject(tenant=tenant_of(SERVICE))
+        ledger.request_limits.change_limits(tenant, lambda _: limits, "bench", by_operator=True)
+        killed = Killed(line, database, line.place / line.engine.sockets[0])
+        killed.start()
+        try:
+            await until(partial(_answers, Way("gateway", line)))
+            killer = asyncio.create_task(_killer(killed, chance))
+            seen = await ask_all(line.gateway, streams, chance)
+            killer.cancel()
+            await until(partial(_is_booked, line, database, line.place / line.engine.sockets[0]))
+        finally:
+            killed.end()
+        used = sum(database.query(CLUSTER, _SUMS.format(array=RUN[0]))[0][1:3])
+        await asyncio.sleep(EXPIRES_S + 1)
+        held = database.query(CLUSTER, _HELD)[0][0]
+        ledger.request_limits.change_limits(
+            tenant, lambda _: RequestLimits(), "bench", by_operator=True
+        )
+    return {
+        "limit_tokens": _LIMITED_TOKENS,
+        "used_tokens": used - limit + _LIMITED_TOKENS,
+        "overrun_tokens": max(0, used - limit),
+        "most_in_flight_tokens": PLACES * MOST_REQUEST_TOKENS,
+        "held_after_expiry": held,
+        "clients": dict(seen.outcomes),
+        "kills": killed.counts,
+    }
+
+
 async def _answers(way: Way) -> bool:
     return not (await way.round(1, 1)).failed
 
 
-async def _is_booked(line: Line, database: Server) -> bool:
-    """Whether nothing waits, and nothing comes for a few seconds."""
+async def _is_booked(line: Line, database: Server, socket: Path) -> bool:
+    """Whether the ledger knows the engine's counters, nothing waits, and nothing comes."""
+    own = list(_own_counters(socket))
     try:
         before = database.query(CLUSTER, _SUMS.format(array=RUN[0]) + ";" + _COUNTERS)
         await asyncio.sleep(3)
@@ -162,7 +218,7 @@ async def _is_booked(line: Line, database: Server) -> bool:
     except RuntimeError:
         return False
     waits = list((line.settings.directory / "usage").glob("[0-9]*.json"))
-    return before == after and len(after) > 1 and not waits
+    return before == after and after[1:] == [own] and not waits
 
 
 def _compared(database: Server, socket: Path, seen: Seen) -> dict[str, Any]:
@@ -170,23 +226,25 @@ def _compared(database: Server, socket: Path, seen: Seen) -> dict[str, Any]:
     sums, counters = database.query(CLUSTER, _SUMS.format(array=RUN[0]) + ";" + _COUNTERS)
     records, prompt, output, whole, of_no_run = sums
     own_prompt, own_output = _own_counters(socket)
+    # llama.cpp counts prompts without what its cache had, and so does what the ledger has of it.
     cached = database.query(
         CLUSTER, "SELECT coalesce(sum(cached_prompt_tokens), 0) FROM slicewise.usage_records"
     )[0][0]
     return {
         "posted": {"records": records, "prompt_tokens": prompt, "output_tokens": output},
-        "ledger_engine_counters": {"prompt_tokens": counters[0], "output_tokens": counters[1]},
-        # llama.cpp counts prompts without what its cache had.
+        "cached_prompt_tokens": cached,
         "engine": {"prompt_tokens": own_prompt + cached, "output_tokens": own_output},
         "unattributed": {
-            "prompt_tokens": counters[0] - prompt,
+            "prompt_tokens": counters[0] + cached - prompt,
             "output_tokens": counters[1] - output,
         },
-        "is_exact": list(counters) == [own_prompt + cached, own_output]
-        and counters[0] >= prompt
+        "is_exact": list(counters) == [own_prompt, own_output]
+        and counters[0] + cached >= prompt
         and counters[1] >= output,
         "records_of_no_run": of_no_run,
         "whole_records": whole,
+        # HAProxy may be killed between an answer's last byte and its record.
+        "whole_answers_without_record": max(0, seen.outcomes["whole"] - whole),
         "clients": {
             **seen.outcomes,
             "told_usage": seen.told,
@@ -210,7 +268,7 @@ async def _filter_adds(line: Line, rounds: int) -> Mapping[str, Any]:
     cpu_s: dict[bool, float] = {True: 0.0, False: 0.0}
     for number in range(rounds):
         for is_with in (True, False) if number % 2 else (False, True):
-            async with line.haproxy("" if is_with else _FILTER) as worker:
+            async with line.haproxy("" if is_with else _FILTERS) as worker:
                 await until(partial(_answers, ours))
                 before_s = _cpu_s(worker)
                 found[is_with].append(await ours.round(_FEW, _FEW_TURNS, _PAUSE_S))
@@ -341,7 +399,7 @@ def _line(number: int) -> str:
     payer, person = number % _PAYERS, number % _PERSONS
     names = f"tenant{payer} person{person} key{person} bench/chat -"
     return (
-        f"usage 7-1 {number * 64} {names} {now_ms - 500} {now_ms} {now_ms - 300} "
+        f"usage bench-7-1 {number * 64} {names} {now_ms - 500} {now_ms} {now_ms - 300} "
         f"{100 + number % 900} {number % 100} {number % 500} whole usage"
     )
 
@@ -360,6 +418,9 @@ def _measured(quick: bool) -> Mapping[str, Any]:
             streams = _QUICK_STREAMS if quick else STREAMS
             books = uvloop.run(_books(line, database, streams, chance))
             console().print(books)
+            asked = _QUICK_LIMITED_STREAMS if quick else _LIMITED_STREAMS
+            limited = uvloop.run(_limited(line, database, asked, chance))
+            console().print(limited)
             adds = uvloop.run(_filter_adds(line, _QUICK_ROUNDS if quick else _ROUNDS))
         rate = Path(place) / "rate"
         rate.mkdir()
@@ -372,6 +433,7 @@ def _measured(quick: bool) -> Mapping[str, Any]:
         haproxy = uvloop.run(_asks_haproxy(other, asked))
     return {
         "books": books,
+        "limit": limited,
         "filter": adds,
         "accounting": {**accounting, **haproxy},
         "seed": SEED,

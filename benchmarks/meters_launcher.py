@@ -20,15 +20,22 @@ from benchmarks.line import Line
 from benchmarks.meters_run import CLUSTER, PLACES, PORT, RUN, SERVICE
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.rpc.usage_messages import (
+    AllowancesAnswer,
+    AllowancesRequest,
     EngineCountersRequest,
+    TokenAllowance,
     UsagePostAnswer,
     UsagePostRequest,
 )
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.launcher.gateway.haproxy import HaproxyRuntime
+from slicewise.launcher.gateway.kept_lines import KeptLines
+from slicewise.launcher.process.allowance_watch import renew
 from slicewise.launcher.process.usage_journal import UsageJournal
 from slicewise.launcher.process.usage_watch import UsageWatch
 from slicewise.launcher.rules.engines.llamacpp import LlamaCpp
+from slicewise.slurm_plugin.api.usage import EXPIRES_S
+from slicewise.slurm_plugin.ledger.allowances import AllowanceTime
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.accounting.usage import checked
 
@@ -48,6 +55,16 @@ class Books:
         known = len(batch.good) - len(new)
         return UsagePostAnswer(booked=len(new), known=known, refused=batch.refused)
 
+    async def allowances(self, request: AllowancesRequest) -> AllowancesAnswer:
+        """Set tokens of limits aside."""
+        given = await asyncio.to_thread(self._given, request)
+        return AllowancesAnswer(allowances=given, expires_s=EXPIRES_S)
+
+    def _given(self, request: AllowancesRequest) -> tuple[TokenAllowance, ...]:
+        limits = self._ledger.request_limits.standing_limits()
+        at = AllowanceTime(wall_s(), "UTC", EXPIRES_S)
+        return self._ledger.allowances.give(request.boot, request.wanted, limits, at)
+
     async def note_engine_counters(self, request: EngineCountersRequest) -> None:
         """Keep what an engine has counted."""
         await asyncio.to_thread(self._ledger.usage.note_counters, request.runs)
@@ -63,15 +80,24 @@ async def _serve(place: Path, url: str, socket: str) -> None:
             ledger = Ledger(url, CLUSTER)
         await asyncio.sleep(0.2)
     with ledger:
-        watch = UsageWatch(Books(ledger), UsageJournal(line.settings.directory))
+        books = Books(ledger)
+        kept = KeptLines(line.settings.kept_lines)
+        watch = UsageWatch(books, UsageJournal(line.settings.directory), kept)
+        renewed = partial(renew, books, runtime, watch.unposted)
         watch.turned(_state(line))
         async with asyncio.TaskGroup() as group:
             group.create_task(_again(partial(runtime.hear, watch.hear), 0.05))
-            group.create_task(_again(watch.write, _POST_EVERY_S))
+            group.create_task(_again(partial(_write, watch), _POST_EVERY_S))
             group.create_task(_again(watch.post, _POST_EVERY_S))
             group.create_task(_again(watch.report_counters, _LOOK_EVERY_S))
+            group.create_task(_again(renewed, _LOOK_EVERY_S))
             group.create_task(_again(partial(_count, watch, socket), _LOOK_EVERY_S))
             group.create_task(_again(partial(line.route, runtime), _LOOK_EVERY_S))
+
+
+async def _write(watch: UsageWatch) -> None:
+    watch.hear()
+    await watch.write()
 
 
 def _state(line: Line) -> Any:

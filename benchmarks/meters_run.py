@@ -14,7 +14,10 @@ PORT = 28280
 PLACES = 8
 """Requests that the engine works on at the same time."""
 _CLIENTS = 16
+_TOO_MANY = 429
 _PROMPT_BYTES, _MOST_TOKENS = (5, 200), (1, 120)
+MOST_REQUEST_TOKENS = 400
+"""No request takes more: bytes of the prompt, what its template adds, and what is asked for."""
 _LEAVES, _STREAMS, _ASKS = 0.3, 0.8, 0.5
 """Shares of clients that leave within their stream, that ask for a stream, and for its usage."""
 
@@ -55,6 +58,10 @@ async def ask_all(gateway: str, requests: int, chance: random.Random) -> Seen:
                 body, leaves_after = asked.pop()
                 try:
                     await _ask(session, gateway, body, leaves_after, seen)
+                except aiohttp.ClientResponseError as error:
+                    is_refused = error.status == _TOO_MANY
+                    seen.outcomes["refused" if is_refused else "lost"] += 1
+                    await asyncio.sleep(0.2)
                 except aiohttp.ClientConnectorError:
                     # No gateway is there: nobody has had the request.
                     asked.append((body, leaves_after))
