@@ -673,10 +673,12 @@ class Code(StrEnum):
         `[gateway.limits]`.
         """)
     GATEWAY_TOKENS = ("SW-GATEWAY-TOKENS", Area.CLIENTS, ExitCode.FAILED, """
-        429 with Retry-After: a limit of tokens of the tenant, the person or the key leaves none, or
-        no tokens could be set aside for an exact one.
+        429 with Retry-After: a limit of tokens of the tenant, the person or the key leaves none,
+        the budget of tokens that pays is used up (token_budget), or no tokens could be set aside
+        for an exact one.
 
-        Wait for as long as Retry-After says, or ask for a higher limit.
+        Wait for as long as Retry-After says, or ask for a higher limit; of a budget
+        `slicewise budget show TENANT --meter tokens`.
         """)
     GATEWAY_FAILING = ("SW-GATEWAY-FAILING", Area.CLIENTS, ExitCode.FAILED, """
         503 with Retry-After: three starts in a row failed, or the budget lets no replica start; the

@@ -62,9 +62,14 @@ PROMPT_TOKENS = Meter("prompt-tokens", "tokens", 1)
 CACHED_PROMPT_TOKENS = Meter("cached-prompt-tokens", "tokens", 1)
 """The part of them that the engine had in its cache."""
 OUTPUT_TOKENS = Meter("output-tokens", "tokens", 1)
+TOKENS = Meter("tokens", "tokens", 1)
+"""Tokens of prompts and answers together, as limits count them: what a budget of tokens is of."""
 REQUESTS = Meter("requests", "requests", 1)
 
-USAGE = (PROMPT_TOKENS, CACHED_PROMPT_TOKENS, OUTPUT_TOKENS, REQUESTS)
+USAGE = (PROMPT_TOKENS, CACHED_PROMPT_TOKENS, OUTPUT_TOKENS, TOKENS, REQUESTS)
 """What each record of usage is counted on. Another is declared here, and says in the ledger's
 ``slicewise.use_tokens`` what a record has of it; balances, seals and ``verify`` are then its own.
 """
+
+BUDGETED = {meter.name: meter for meter in (SLICES, TOKENS)}
+"""Of what a tenant may have a budget, by name."""

@@ -152,6 +152,7 @@ class GrantsAnswer(Answer):
         wanted_from_s: tenants whose services want keys, with the Unix seconds from which they do.
         protected: those of them that do by now, in order.
         limits: of each tenant, person and key that has any.
+        has_token_budgets: whether any tenant has a budget of tokens.
         models: what names of models mean for each tenant: entries of the gateway's map, as in
             ``slicewise.cluster.language.model_names``.
     """
@@ -160,12 +161,15 @@ class GrantsAnswer(Answer):
     wanted_from_s: dict[str, float] = Field(default_factory=dict)
     protected: tuple[str, ...] = ()
     limits: tuple[SubjectLimits, ...] = ()
+    has_token_budgets: bool = False
     models: dict[str, str] = Field(default_factory=dict)
 
     @property
     def limits_tokens(self) -> bool:
-        """Whether anybody has a limit of tokens."""
-        return any(subject.limits.limits_tokens for subject in self.limits)
+        """Whether anybody has a limit or a budget of tokens."""
+        return self.has_token_budgets or any(
+            subject.limits.limits_tokens for subject in self.limits
+        )
 
     def at(self, now_s: float) -> Self:
         """Return the answer as it is at that moment: keys expire, and are wanted from then on."""

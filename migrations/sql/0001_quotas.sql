@@ -27,6 +27,10 @@ CREATE TABLE slicewise.quota_changes (
     budget_millislice_s bigint,
     carry_over_millislice_s bigint,
     overdraft_millislice_s bigint,
+    token_budget_period text,
+    budget_tokens bigint,
+    carry_over_tokens bigint,
+    overdraft_tokens bigint,
     CONSTRAINT ck_quota_changes_parent_another CHECK (parent <> tenant),
     CONSTRAINT ck_quota_changes_period_known
         CHECK (budget_period IN ('off', 'day', 'week', 'month', 'none')),
@@ -36,7 +40,16 @@ CREATE TABLE slicewise.quota_changes (
            AND overdraft_millislice_s BETWEEN 0 AND 3600000000000000),
     CONSTRAINT ck_quota_changes_budget_whole
         CHECK (num_nonnulls(budget_millislice_s, carry_over_millislice_s, overdraft_millislice_s)
-             = CASE WHEN budget_period <> 'off' THEN 3 ELSE 0 END)
+             = CASE WHEN budget_period <> 'off' THEN 3 ELSE 0 END),
+    CONSTRAINT ck_quota_changes_token_period_known
+        CHECK (token_budget_period IN ('off', 'day', 'week', 'month', 'none')),
+    CONSTRAINT ck_quota_changes_token_budget_in_range
+        CHECK (budget_tokens BETWEEN 0 AND 3600000000000000
+           AND carry_over_tokens BETWEEN 0 AND 3600000000000000
+           AND overdraft_tokens BETWEEN 0 AND 3600000000000000),
+    CONSTRAINT ck_quota_changes_token_budget_whole
+        CHECK (num_nonnulls(budget_tokens, carry_over_tokens, overdraft_tokens)
+             = CASE WHEN token_budget_period <> 'off' THEN 3 ELSE 0 END)
 );
 CREATE INDEX ix_quota_changes_latest ON slicewise.quota_changes (cluster, tenant, id);
 CREATE INDEX ix_quota_changes_parent ON slicewise.quota_changes (cluster, parent);
@@ -72,6 +85,14 @@ SELECT cluster,
            FILTER (WHERE carry_over_millislice_s IS NOT NULL))[1] AS carry_over_millislice_s,
        (array_agg(overdraft_millislice_s ORDER BY id DESC)
            FILTER (WHERE overdraft_millislice_s IS NOT NULL))[1] AS overdraft_millislice_s,
+       coalesce((array_agg(token_budget_period ORDER BY id DESC)
+           FILTER (WHERE token_budget_period IS NOT NULL))[1], 'off') AS token_budget_period,
+       (array_agg(budget_tokens ORDER BY id DESC)
+           FILTER (WHERE budget_tokens IS NOT NULL))[1] AS budget_tokens,
+       (array_agg(carry_over_tokens ORDER BY id DESC)
+           FILTER (WHERE carry_over_tokens IS NOT NULL))[1] AS carry_over_tokens,
+       (array_agg(overdraft_tokens ORDER BY id DESC)
+           FILTER (WHERE overdraft_tokens IS NOT NULL))[1] AS overdraft_tokens,
        coalesce((array_agg(type_nominals ORDER BY id DESC)
            FILTER (WHERE type_nominals IS NOT NULL))[1], '{}') AS type_nominals
   FROM (SELECT *, max(id) FILTER (WHERE removed) OVER (PARTITION BY cluster, tenant) AS removed_id

@@ -120,12 +120,12 @@ COMMENT ON TABLE slicewise.engine_counters
 -- As cluster/language/meters.py declares them; ``use_tokens`` says in this order what a record has of
 -- each.
 CREATE FUNCTION slicewise.usage_meters() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
-    SELECT ARRAY['prompt-tokens', 'cached-prompt-tokens', 'output-tokens', 'requests'];
+    SELECT ARRAY['prompt-tokens', 'cached-prompt-tokens', 'output-tokens', 'tokens', 'requests'];
 $$;
 
--- Books a batch: {cluster, boot, zone, records}. Returns the numbers of the records that are new; whatever
--- was booked before changes nothing. For each payer and meter there is one transfer, of the payer's
--- one run on that meter, straight from what is available: what was held of it is an allowance's
+-- Books a batch: {cluster, boot, zone, records, budgets}. Returns the numbers of the records that are new; whatever
+-- was booked before changes nothing. ``budgets`` says whose budget of tokens pays for a payer, if not its own. For each
+-- payer and meter there is one transfer, of the payer's one run on that meter (and budget), straight from what is available: what was held of it is an allowance's
 -- matter. Rows are locked in one order everywhere: accounts, records, hours, balances, each by its key.
 CREATE FUNCTION slicewise.post_usage(batch jsonb) RETURNS bigint[] LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -146,7 +146,10 @@ BEGIN
     END LOOP;
     -- Before anything is locked: who waits for another's new account must hold nothing.
     PERFORM slicewise.open_usage(of_cluster, ARRAY(
-        SELECT DISTINCT x.payer FROM jsonb_to_recordset(batch -> 'records') AS x (payer text)));
+        SELECT DISTINCT n.name
+          FROM jsonb_to_recordset(batch -> 'records') AS x (payer text)
+         CROSS JOIN LATERAL (VALUES (x.payer), (batch -> 'budgets' ->> x.payer)) AS n (name)
+         WHERE n.name IS NOT NULL));
 
     WITH booked AS (
         INSERT INTO slicewise.usage_records AS r
@@ -194,7 +197,7 @@ BEGIN
       FROM unnest(fresh) AS f GROUP BY 2, 3, 4, 5 ORDER BY 2, 3, 4, 5
         ON CONFLICT ON CONSTRAINT pk_usage_months DO UPDATE SET tokens = m.tokens + excluded.tokens;
 
-    PERFORM slicewise.use_tokens(of_cluster, fresh);
+    PERFORM slicewise.use_tokens(of_cluster, fresh, batch -> 'budgets');
     PERFORM slicewise.post_of_allowances(of_gateway, fresh);
     RETURN ARRAY(SELECT f.number FROM unnest(fresh) AS f ORDER BY 1);
 END $$;
@@ -244,7 +247,8 @@ BEGIN
 END $$;
 
 -- It does what the trigger on transfers does, as ``book`` does: its accounts are right by its joins.
-CREATE FUNCTION slicewise.use_tokens(of_cluster text, fresh slicewise.usage_records[])
+CREATE FUNCTION slicewise.use_tokens(
+    of_cluster text, fresh slicewise.usage_records[], budgets jsonb)
     RETURNS void LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
 AS $$
@@ -256,7 +260,7 @@ BEGIN
       INTO used
       FROM (SELECT f.payer, max(f.end_ms) / 1000 AS until_s,
                    ARRAY[sum(f.prompt_tokens), sum(f.cached_prompt_tokens), sum(f.output_tokens),
-                         count(*)]::bigint[] AS amounts
+                         sum(f.prompt_tokens + f.output_tokens), count(*)]::bigint[] AS amounts
               FROM unnest(fresh) AS f GROUP BY f.payer) AS of_payer
      CROSS JOIN LATERAL (
            SELECT x.meter, x.amount, of_payer.until_s
@@ -264,16 +268,21 @@ BEGIN
             WHERE x.amount > 0) AS s
       JOIN slicewise.accounts u ON u.cluster = of_cluster AND u.tenant = of_payer.payer
            AND u.meter = s.meter AND u.kind = 'used'
-      JOIN slicewise.accounts a ON a.cluster = of_cluster AND a.tenant = of_payer.payer
-           AND a.meter = s.meter AND a.kind = 'available';
-    -- A run's number is that of the account, which no other has.
-    INSERT INTO slicewise.runs (cluster, meter, job_id, start_s, tenant, user_name, task, gres,
+      JOIN slicewise.accounts a ON a.cluster = of_cluster AND a.meter = s.meter
+           AND a.kind = 'available' AND a.tenant = CASE s.meter
+               WHEN 'tokens' THEN coalesce(budgets ->> of_payer.payer, of_payer.payer)
+               ELSE of_payer.payer END;
+    -- A run's number is that of the account, which no other has; its start tells whose budget pays.
+    INSERT INTO slicewise.runs (cluster, meter, job_id, start_s, tenant, payer, user_name, task, gres,
                                 cost_millislices)
-    SELECT u.cluster, u.meter, u.id, 0, u.tenant, '-', 'usage', '{}', 0
-      FROM unnest(used) AS t JOIN slicewise.accounts u ON u.id = t.credit_account_id
+    SELECT u.cluster, u.meter, u.id, n.start_s, u.tenant, nullif(a.tenant, u.tenant), '-', 'usage', '{}', 0
+      FROM unnest(used) AS t
+      JOIN slicewise.accounts u ON u.id = t.credit_account_id
+      JOIN slicewise.accounts a ON a.id = t.debit_account_id
+     CROSS JOIN LATERAL (SELECT CASE a.tenant WHEN u.tenant THEN 0 ELSE a.id END) AS n (start_s)
      WHERE NOT EXISTS (SELECT FROM slicewise.runs r
                         WHERE (r.cluster, r.meter, r.job_id, r.start_s)
-                              = (u.cluster, u.meter, u.id, 0))
+                              = (u.cluster, u.meter, u.id, n.start_s))
      ORDER BY u.id
         ON CONFLICT DO NOTHING;
 
@@ -290,12 +299,15 @@ BEGIN
            t.kind, t.debit_account_id, t.credit_account_id, t.amount, t.until_s
       FROM unnest(used) AS t
       JOIN slicewise.accounts u ON u.id = t.credit_account_id
+      JOIN slicewise.accounts a ON a.id = t.debit_account_id
       JOIN slicewise.runs r ON r.cluster = u.cluster AND r.meter = u.meter AND r.job_id = u.id
-           AND r.start_s = 0
-     ORDER BY t.debit_account_id;
+           AND r.start_s = CASE a.tenant WHEN u.tenant THEN 0 ELSE a.id END
+     ORDER BY t.credit_account_id;
     PERFORM set_config('slicewise.booking', 'off', true);
     UPDATE slicewise.balances b SET debits = b.debits + t.amount
-      FROM unnest(used) AS t WHERE b.account_id = t.debit_account_id;
+      FROM (SELECT x.debit_account_id, sum(x.amount)::bigint AS amount
+              FROM unnest(used) AS x GROUP BY 1) AS t
+     WHERE b.account_id = t.debit_account_id;
     UPDATE slicewise.balances b SET credits = b.credits + t.amount
       FROM unnest(used) AS t WHERE b.account_id = t.credit_account_id;
 END $$;

@@ -2,11 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
+from slicewise.cluster.language.meters import BUDGETED, SLICES
 from slicewise.cluster.language.periods import period_start_s
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
 from slicewise.slurm_plugin.api.ledger_desk import LedgerDesk
@@ -21,8 +23,13 @@ from slicewise.slurm_plugin.common.budget_requests import (
     BudgetSetAnswer,
     BudgetSetRequest,
 )
-from slicewise.slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
+from slicewise.slurm_plugin.ledger.summaries import (
+    ledger_view_now,
+    left_millislice_s,
+    left_tokens,
+)
 from slicewise.slurm_plugin.rules.accounting.budgets import amend_of, lost
+from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
 from slicewise.slurm_plugin.rules.quota.amounts import BudgetWords, budget_from_words
 from slicewise.slurm_plugin.rules.quota.tenants import check_words, payers, require_tenant
@@ -49,33 +56,34 @@ class BudgetDesk(LedgerDesk):
 
     async def _set(self, request: BudgetSetRequest, principal: Principal) -> BudgetSetAnswer:
         tenant, ledger, zone = request.tenant, self._ledger, self._settings.ledger.time_zone
+        meter = BUDGETED[request.meter]
         now_s = int(self._cluster_state.clock.shown_s)
         author = request.author or principal.user
         words = BudgetWords(request.period, request.amount, request.carry_over, request.overdraft)
 
         def change() -> tuple[Budget | None, Budget, int, int]:
             view = ledger_view_now(ledger, self._settings, now_s)
-            before = require_tenant(view.tenants, tenant).budget
-            after = budget_from_words(tenant, before, words)
+            before = require_tenant(view.tenants, tenant).budget_on(meter.name)
+            after = budget_from_words(tenant, before, words, meter)
             begun_s = period_start_s(after.period, now_s, zone)
             gone = lost(
                 before,
                 after,
                 period_start_s=begun_s,
-                last_rollover_s=view.rollovers.get(tenant),
-                left_millislice_s=left_millislice_s(view).get(tenant, 0),
+                last_rollover_s=ledger.budgets.rollovers(meter.name).get(tenant),
+                left_amount=self._left(meter.name, view).get(tenant, 0),
             )
             amend = amend_of(tenant, after, begun_s, author, request.reason)
-            update = TenantUpdate(tenant, budget=after)
-            adjusted = ledger.tenants.set_budget(update, author, request.reason, amend)
+            update = TenantUpdate.of_budget(tenant, meter.name, after)
+            adjusted = ledger.tenants.set_budget(update, author, request.reason, amend, meter.name)
             return before, after, gone, adjusted
 
         before, after, gone, adjusted = await self._change(principal, change)
         return BudgetSetAnswer(
             before=before,
             after=after,
-            adjusted_millislice_s=adjusted,
-            lost_millislice_s=gone,
+            adjusted=adjusted,
+            lost=gone,
             has_started=await self._until_begun(principal, tenant, after),
         )
 
@@ -93,7 +101,10 @@ class BudgetDesk(LedgerDesk):
     def _has_begun(self, tenant: str, budget: Budget) -> bool:
         now_s = int(self._cluster_state.clock.shown_s)
         start_s = period_start_s(budget.period, now_s, self._settings.ledger.time_zone)
-        return self._ledger.budgets.rollovers().get(tenant, -1) >= start_s
+        return self._ledger.budgets.rollovers(budget.meter).get(tenant, -1) >= start_s
+
+    def _left(self, meter: str, view: LedgerView) -> Mapping[str, int]:
+        return left_millislice_s(view) if meter == SLICES.name else left_tokens(self._ledger)
 
     async def _delete(
         self, request: BudgetDeleteRequest, principal: Principal
@@ -101,21 +112,25 @@ class BudgetDesk(LedgerDesk):
         tenant, tenants = request.tenant, self._ledger.tenants
 
         def change() -> str:
-            self._require_budget(tenant)
-            author = request.author or principal.user
-            tenants.change(TenantUpdate(tenant, budget="off"), author, request.reason)
-            return payers(tenants.policy())[tenant]
+            self._require_budget(tenant, request.meter)
+            author, off = (
+                request.author or principal.user,
+                TenantUpdate.of_budget(tenant, request.meter, "off"),
+            )
+            tenants.change(off, author, request.reason)
+            return payers(tenants.policy(), request.meter)[tenant]
 
         payer = await self._change(principal, change)
         return BudgetDeleteAnswer(payer=payer)
 
-    def _require_budget(self, tenant: str) -> Budget:
-        budget = require_tenant(self._ledger.tenants.policy(), tenant).budget
+    def _require_budget(self, tenant: str, meter: str) -> Budget:
+        budget = require_tenant(self._ledger.tenants.policy(), tenant).budget_on(meter)
         if budget is None:
             raise InvalidInputError(
                 Code.BUDGET_NONE,
-                f"Tenant {tenant!r} has no budget of its own.",
-                "Operators set one: slicewise budget set NAME --period month --amount SLICE_HOURS",
+                f"Tenant {tenant!r} has no budget of {BUDGETED[meter].unit} of its own.",
+                f"Operators set one: slicewise budget set NAME --meter {meter} --period month"
+                " --amount AMOUNT",
             )
         return budget
 
@@ -123,16 +138,17 @@ class BudgetDesk(LedgerDesk):
         entry = BudgetEntry(
             request.tenant,
             request.kind,
-            request.amount_millislice_s,
+            request.units,
             None,
             request.author or principal.user,
             request.reason,
             key=request.key,
+            meter=request.meter,
         )
 
         def change() -> int | None:
             check_words(entry.author, entry.reason)
-            if not self._has_begun(entry.tenant, self._require_budget(entry.tenant)):
+            if not self._has_begun(entry.tenant, self._require_budget(entry.tenant, entry.meter)):
                 # Its roll would take the entry back.
                 raise InvalidInputError(
                     Code.BUSY,
@@ -141,10 +157,10 @@ class BudgetDesk(LedgerDesk):
                     "The daemon begins it within seconds. Then try again.",
                 )
             self._ledger.budgets.enter(entry, None)
-            return left_millislice_s(self._reads.ledger_view()).get(entry.tenant)
+            return self._left(entry.meter, self._reads.ledger_view()).get(entry.tenant)
 
         left = await self._change(principal, change)
-        return BudgetEnterAnswer(entry=entry, left_millislice_s=left)
+        return BudgetEnterAnswer(entry=entry, left=left)
 
     async def _history(
         self, request: BudgetHistoryRequest, principal: Principal
@@ -153,9 +169,11 @@ class BudgetDesk(LedgerDesk):
 
         def read() -> BudgetHistoryAnswer:
             changes = ledger.tenants.history(tenant)
-            entries = ledger.budgets.entries(tenant, 0)
-            if not entries and not any(change.update.budget for change in changes):
-                self._require_budget(tenant)
+            entries = ledger.budgets.entries(tenant, 0, request.meter)
+            if not entries and not any(
+                change.update.budget_on(request.meter) for change in changes
+            ):
+                self._require_budget(tenant, request.meter)
             return BudgetHistoryAnswer(changes=changes, entries=entries)
 
         return await self._read(principal, read)

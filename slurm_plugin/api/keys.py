@@ -88,7 +88,9 @@ class ServiceKeys:
         cluster_state = self._cluster_state
         policy, services = cluster_state.quotas.policy, cluster_state.view.services
         models = model_entries(policy, services, self._aliases)
-        return self._grants.at(wall_s()).model_copy(update={"models": dict(models)})
+        has_budgets = any(tenant.token_budget is not None for tenant in policy.values())
+        now = {"models": dict(models), "has_token_budgets": has_budgets}
+        return self._grants.at(wall_s()).model_copy(update=now)
 
     async def note_uses(self, request: KeyUsesRequest) -> DoneAnswer:
         """Note when keys were last used; raises what the ledger raises, SW-DAEMON-STANDBY."""

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
 from slicewise.cluster.rpc.journal_messages import (
     RebalanceRequest,
@@ -66,7 +67,12 @@ from slicewise.slurm_plugin.common.ledger_requests import (
 from slicewise.slurm_plugin.common.usage_requests import TokenUsageAnswer, TokenUsageRequest
 from slicewise.slurm_plugin.ledger.history_answers import history_answer, history_subject
 from slicewise.slurm_plugin.ledger.store import Ledger
-from slicewise.slurm_plugin.ledger.summaries import balance_lines, budget_statuses, ledger_view_now
+from slicewise.slurm_plugin.ledger.summaries import (
+    balance_lines,
+    budget_statuses,
+    ledger_view_now,
+    token_budget_statuses,
+)
 from slicewise.slurm_plugin.quota_cycle.compile import LimitReader, slurm_now
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.accounting.types import StatementRow
@@ -279,11 +285,9 @@ class Reads:
         if request.tenant is not None:
             require_known(request.tenant, ledger_view.tenants.keys(), principal)
         zone = self._settings.ledger.time_zone
-        return BudgetsAnswer(
-            budgets=budget_statuses(
-                self._ledger, ledger_view, zone, request.tenant, principal.tenants
-            )
-        )
+        statuses = budget_statuses if request.meter == SLICES.name else token_budget_statuses
+        args = self._ledger, ledger_view, zone, request.tenant, principal.tenants
+        return BudgetsAnswer(budgets=statuses(*args))
 
     def _past(self, request: HistoryRequest, principal: Principal) -> HistoryAnswer:
         tenant, _ = history_subject(request.about)

@@ -13,20 +13,23 @@ from slicewise.slurm_plugin.rules.quota.types import (
     QuotaChange,
 )
 
+BudgetMeter = Literal["slice-seconds", "tokens"]
+"""Of what the budget is: those of ``BUDGETED``."""
+
 
 class BudgetSetAnswer(WholeAnswer):
     """The budget as it was and is.
 
     Attributes:
-        adjusted_millislice_s: given immediately in the running period; below zero, taken back.
-        lost_millislice_s: what was left and is gone, since another period begins.
+        adjusted: given immediately in the running period; below zero, taken back.
+        lost: what was left and is gone, since another period begins.
         has_started: whether the running period has begun in the ledger.
     """
 
     before: Budget | None
     after: Budget
-    adjusted_millislice_s: int
-    lost_millislice_s: int
+    adjusted: int
+    lost: int
     has_started: bool
 
 
@@ -39,6 +42,7 @@ class BudgetSetRequest(
     """
 
     tenant: TenantText
+    meter: BudgetMeter = "slice-seconds"
     period: str | None = None
     amount: str | None = None
     carry_over: str | None = None
@@ -54,33 +58,38 @@ class BudgetDeleteAnswer(WholeAnswer):
 class BudgetDeleteRequest(
     Request, Authored, Asks[BudgetDeleteAnswer], post="budget-delete", asker="operators"
 ):
-    """Deletes a tenant's own budget."""
+    """Deletes a tenant's own budget on a meter."""
 
     tenant: TenantText
+    meter: BudgetMeter = "slice-seconds"
 
 
 class BudgetEnterAnswer(WholeAnswer):
     """What the budget has left now; None before its first period."""
 
     entry: BudgetEntry
-    left_millislice_s: int | None
+    left: int | None
 
 
 class BudgetEnterRequest(
     Request, Authored, Asks[BudgetEnterAnswer], post="budget-enter", asker="operators"
 ):
-    """Gives a tenant more in the running period, or corrects it; once for each ``key``."""
+    """Gives a tenant more in the running period, or corrects it; once for each ``key``.
+
+    ``units`` are the meter's own: millislice-seconds, or tokens.
+    """
 
     tenant: TenantText
     kind: Literal["grant", "adjust"]
-    amount_millislice_s: int = Field(ge=-MAX_BUDGET_MILLISLICE_S, le=MAX_BUDGET_MILLISLICE_S)
+    units: int = Field(ge=-MAX_BUDGET_MILLISLICE_S, le=MAX_BUDGET_MILLISLICE_S)
+    meter: BudgetMeter = "slice-seconds"
     key: str = Field(min_length=1, pattern=r"^[^\x00]*$")
 
     @model_validator(mode="after")
     def _require_sense(self) -> Self:
         """As the commands do: nothing of 0 is booked, no grant takes back, and each says why."""
-        if self.amount_millislice_s <= 0 and (self.kind == "grant" or not self.amount_millislice_s):
-            raise ValueError(f"a {self.kind} of {self.amount_millislice_s}")
+        if self.units <= 0 and (self.kind == "grant" or not self.units):
+            raise ValueError(f"a {self.kind} of {self.units}")
         if not self.reason.strip():
             raise ValueError("no reason")
         return self
@@ -99,3 +108,4 @@ class BudgetHistoryRequest(
     """How did this budget come about?"""
 
     tenant: TenantText
+    meter: BudgetMeter = "slice-seconds"

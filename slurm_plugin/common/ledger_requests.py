@@ -6,6 +6,7 @@ from pydantic import Field, field_validator
 
 from slicewise.cluster.rpc.message import Asks, Message, Request, TenantText, WholeAnswer
 from slicewise.cluster.rpc.overview_messages import OtherTenants, Position
+from slicewise.slurm_plugin.common.budget_requests import BudgetMeter
 from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus, TenantInTree
 from slicewise.slurm_plugin.rules.accounting.types import BalanceLine, StatementRow
 from slicewise.slurm_plugin.rules.quota.loan_lines import LoanLine
@@ -82,6 +83,7 @@ class BudgetsRequest(Request, Asks[BudgetsAnswer], get="budgets"):
     """
 
     tenant: TenantText | None = None
+    meter: BudgetMeter = "slice-seconds"
 
 
 class TenantsAnswer(WholeAnswer):

@@ -14,7 +14,10 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.common.log import report, report_failure, warn
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.quota_cycle.post_charges import Posted, post
-from slicewise.slurm_plugin.quota_cycle.rollover import roll_over_budgets
+from slicewise.slurm_plugin.quota_cycle.rollover import (
+    roll_over_budgets,
+    roll_over_token_budgets,
+)
 from slicewise.slurm_plugin.quota_cycle.share_hours import share_hours
 from slicewise.slurm_plugin.rules.accounting.charging import (
     ACCOUNTING_DELAY_S,
@@ -153,12 +156,22 @@ class ChargingLoop:
             safe_s,
             change_id=self._change_id,
         )
+        of_tokens = await asyncio.to_thread(
+            roll_over_token_budgets,
+            self._ledger,
+            self._policy,
+            zone,
+            safe_s,
+            change_id=self._change_id,
+        )
+        rollovers = (*rollovers, *of_tokens)
         for roll in rollovers:
             report(
                 "budget_rolled",
                 tenant=roll.tenant,
                 period=roll.reason,
-                millislice_s=roll.amount,
+                meter=roll.meter,
+                amount=roll.amount,
             )
         if self._has_booked or rollovers or time.monotonic() >= self._seal_due_s:
             await self._seal()

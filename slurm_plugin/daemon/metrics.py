@@ -188,7 +188,7 @@ class _State(Collector):
             for name, standing in quotas.policy.items()
             if standing.budget is not None
         }
-        rules = {name: budget.amount_millislice_s for name, budget in budgets.items()}
+        rules = {name: budget.amount for name, budget in budgets.items()}
         left = {name: at for name, at in quotas.left_millislice_s.items() if name in budgets}
         periods = {
             name: LENGTH_S[budget.period]

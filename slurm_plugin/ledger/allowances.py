@@ -1,19 +1,22 @@
-"""Sets tokens aside for gateways, of subjects that have a limit of tokens."""
+"""Sets tokens aside for gateways, of subjects that have a limit or a budget of tokens."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection, delete, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
+from slicewise.cluster.language.meters import TOKENS
 from slicewise.cluster.language.periods import Period, next_start_s
 from slicewise.cluster.rpc.limit_messages import SubjectLimits
 from slicewise.cluster.rpc.usage_messages import TokenAllowance, WantedAllowance
 from slicewise.cluster.runtime.database import writing
+from slicewise.slurm_plugin.ledger import reads
 from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
 from slicewise.slurm_plugin.ledger.usage_tables import (
     allowances,
@@ -24,10 +27,16 @@ from slicewise.slurm_plugin.ledger.usage_tables import (
 from slicewise.slurm_plugin.rules.accounting.allowances import (
     MINUTE_S,
     TokenLimits,
+    TokenPool,
     TokenShare,
     TokenUse,
     held,
+    less,
+    pooled,
 )
+from slicewise.slurm_plugin.rules.accounting.budgets import unspent
+from slicewise.slurm_plugin.rules.quota.tenants import payers as paid_by
+from slicewise.slurm_plugin.rules.quota.types import Policy
 
 Subject = tuple[str, str, str]
 """Tenant, person and key id, "" where the limit is not a person's or a key's."""
@@ -68,20 +77,32 @@ class Allowances(LedgerPart):
         wanted: Sequence[WantedAllowance],
         limits: Sequence[SubjectLimits],
         at: AllowanceTime,
+        policy: Policy = MappingProxyType({}),
     ) -> tuple[TokenAllowance, ...]:
-        """Set aside for a gateway what it may hold of each limit from now on, in the place of what
-        it held before. One gateway after the other is answered.
+        """Set aside for a gateway what it may hold of each limit, and for each tenant for which a
+        budget pays, from now on, in the place of what it held before. One gateway after the other
+        is answered.
         """
         limited = {_subject(limit): limit for limit in limits if _limits(limit) is not None}
         wants = {_subject(wish): wish.tokens for wish in wanted}
-        if not limited:
+        payers = {
+            name: payer
+            for name, payer in paid_by(policy, TOKENS.name).items()
+            if policy[payer].token_budget is not None
+        }
+        if not limited and not payers:
             return ()
         with writing(self._engine) as connection:
             connection.execute(DEADLINE)
             connection.execute(select(func.slicewise.lock_policy(f"allowances of {self._cluster}")))
             gateway_id = self._gateway(connection, boot)
-            uses = self._uses(connection, gateway_id, sorted(limited), at)
-            given = {
+            # Set aside first, then posted: what is posted in between counts twice, not never.
+            elsewhere = self._elsewhere(connection, gateway_id, at)
+            uses = self._uses(connection, elsewhere, sorted(limited), at)
+            paid = self._paid(
+                connection, elsewhere, policy=policy, payers=payers, wants=wants, at=at
+            )
+            held_of = {
                 subject: held(
                     _limits(limit) or TokenLimits(None, None),
                     uses[subject],
@@ -89,10 +110,52 @@ class Allowances(LedgerPart):
                     month_left_s=at.month_left_s,
                     expires_s=int(at.expires_s),
                 )
-                for subject, limit in sorted(limited.items())
+                for subject, limit in limited.items()
+            }
+            given = {
+                subject: less(held_of.get(subject), paid.get(subject))
+                for subject in sorted(held_of.keys() | paid.keys())
             }
             self._keep(connection, gateway_id, given, at)
-        return tuple(_allowance(limited[subject], share) for subject, share in given.items())
+        # A payer with a budget is exact.
+        exact = paid.keys() | {name for name, limit in limited.items() if limit.limits.is_exact}
+        return tuple(
+            _allowance(subject, share, is_exact=subject in exact)
+            for subject, share in given.items()
+        )
+
+    def _paid(
+        self,
+        connection: Connection,
+        elsewhere: Mapping[Subject, int],
+        *,
+        policy: Policy,
+        payers: Mapping[str, str],
+        wants: Mapping[Subject, int],
+        at: AllowanceTime,
+    ) -> Mapping[Subject, TokenShare]:
+        """What may be held of budgets, by tenant. A budget begins with its first period."""
+        if not payers:
+            return {}
+        rollovers = reads.rollovers(connection, self._cluster, TOKENS.name)
+        balances = reads.balances(connection, self._cluster, TOKENS.name)
+        shares: dict[Subject, TokenShare] = {}
+        for payer in sorted(set(payers.values()) & rollovers.keys()):
+            budget = policy[payer].token_budget
+            names = [name for name in payers if payers[name] == payer]
+            if budget is None:
+                continue
+            next_s = next_start_s(budget.period, int(at.now_s), at.zone)
+            pool = TokenPool(
+                payer,
+                unspent(balances.get(payer)) + budget.overdraft,
+                sum(elsewhere.get((name, "", ""), 0) for name in names),
+                None if next_s is None else next_s - int(at.now_s),
+            )
+            wanted = {name: wants.get((name, "", ""), 0) for name in sorted(names)}
+            of_pool = pooled(pool, wanted, int(at.expires_s))
+            shares |= {(name, "", ""): share for name, share in of_pool.items()}
+        return shares
 
     def _gateway(self, connection: Connection, boot: str) -> int:
         query = select(usage_gateways.c.id).where(
@@ -105,16 +168,16 @@ class Allowances(LedgerPart):
     def _uses(
         self,
         connection: Connection,
-        gateway_id: int,
+        elsewhere: Mapping[Subject, int],
         subjects: Sequence[Subject],
         at: AllowanceTime,
     ) -> Mapping[Subject, TokenUse]:
-        # Set aside first, then posted: what is posted in between counts twice, not never.
-        elsewhere = self._elsewhere(connection, gateway_id, at)
+        if not subjects:
+            return {}
         in_month = self._in_month(connection, subjects, at)
         in_minute = self._in_minute(connection, subjects, at)
         return {
-            subject: TokenUse(in_minute[subject], in_month[subject], elsewhere[subject])
+            subject: TokenUse(in_minute[subject], in_month[subject], elsewhere.get(subject, 0))
             for subject in subjects
         }
 
@@ -209,13 +272,14 @@ def _limits(subject: SubjectLimits) -> TokenLimits | None:
     return None if limits == TokenLimits(None, None) else limits
 
 
-def _allowance(subject: SubjectLimits, share: TokenShare) -> TokenAllowance:
+def _allowance(subject: Subject, share: TokenShare, *, is_exact: bool) -> TokenAllowance:
+    tenant, person, key_id = subject
     return TokenAllowance(
-        tenant=subject.tenant,
-        person=subject.person,
-        key_id=subject.key_id,
+        tenant=tenant,
+        person=person,
+        key_id=key_id,
         tokens=share.tokens,
-        is_exact=subject.limits.is_exact,
+        is_exact=is_exact,
         why=share.why,
         retry_s=share.retry_s,
     )

@@ -11,11 +11,22 @@ from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.runtime.database import reading, writing
 from slicewise.slurm_plugin.ledger import queries, reads
-from slicewise.slurm_plugin.ledger.base import LedgerPart
+from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
 from slicewise.slurm_plugin.rules.accounting.budgets import Amend, unspent
 from slicewise.slurm_plugin.rules.accounting.types import Balance, BudgetEntry
 from slicewise.slurm_plugin.rules.quota.types import Budget
 
+_USED_SINCE = text("""
+SELECT coalesce(sum(t.amount), 0)::bigint
+  FROM slicewise.runs r
+  JOIN slicewise.transfers t ON t.run_id = r.id
+ WHERE r.cluster = :cluster AND coalesce(r.payer, r.tenant) = :payer AND r.meter = :meter
+   AND t.kind = 'use' AND t.until_s >= :since_s
+   AND t.id > coalesce((SELECT s.last_transfer_id FROM slicewise.seals s
+                         WHERE s.recorded_at < to_timestamp(:since_s) - interval '2 hours'
+                         ORDER BY s.id DESC LIMIT 1), 0)
+""")
+"""What ended since then was not sealed two hours before: gateways' clocks are no hour ahead."""
 _ENTER = text("SELECT slicewise.enter_budget(CAST(:entry AS jsonb), :unspent)")
 
 
@@ -32,13 +43,20 @@ class Budgets(LedgerPart):
         with reading(self._engine) as connection:
             return reads.rollovers(connection, self._cluster, meter)
 
-    def renewed(self) -> Mapping[str, int]:
-        """When each budget that was removed after its last rollover was set again, in Unix
-        seconds.
+    def renewed(self, meter: str = SLICES.name) -> Mapping[str, int]:
+        """When each budget on the meter that was removed after its last rollover was set again,
+        in Unix seconds.
         """
         with reading(self._engine) as connection:
-            result = connection.execute(queries.renewed_of(self._cluster))
+            result = connection.execute(queries.renewed_of(self._cluster, meter))
             return {tenant: int(at_s) for tenant, at_s in result}
+
+    def used_since(self, payer: str, since_s: int, meter: str) -> int:
+        """What requests used of a budget since then. A batch counts whole, by its last end."""
+        given = {"cluster": self._cluster, "payer": payer, "since_s": since_s, "meter": meter}
+        with reading(self._engine) as connection:
+            connection.execute(DEADLINE)
+            return int(connection.execute(_USED_SINCE, given).scalar_one())
 
     def enter(
         self,
@@ -87,15 +105,21 @@ class Budgets(LedgerPart):
 
 
 def amend(
-    connection: Connection, cluster: str, tenant: str, before: Budget | None, decide: Amend
+    connection: Connection,
+    cluster: str,
+    tenant: str,
+    before: Budget | None,
+    decide: Amend,
+    *,
+    meter: str,
 ) -> int:
-    """Within a transaction: book what ``decide`` returns for what is unspent.
+    """Within a transaction: book what ``decide`` returns for what is unspent on the meter.
 
-    It is decided again while runs are posted in between. Returns the millislice-seconds given.
+    It is decided again while use is posted in between. Returns what is given, in its unit.
     """
     while True:
-        had = unspent(reads.balances(connection, cluster).get(tenant))
-        entry = decide(before, reads.rollovers(connection, cluster).get(tenant), had)
+        had = unspent(reads.balances(connection, cluster, meter).get(tenant))
+        entry = decide(before, reads.rollovers(connection, cluster, meter).get(tenant), had)
         if entry is None:
             return 0
         if _enter(connection, cluster, entry, had):

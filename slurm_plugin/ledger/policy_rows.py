@@ -1,15 +1,17 @@
 """Converts rows of the policy's tables to values, and values to rows."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import BigInteger, ColumnElement, Select, cast, extract, func, or_, select, true
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.meters import SLICES, TOKENS
 from slicewise.cluster.language.periods import Period
 from slicewise.slurm_plugin.ledger.rebalance_tables import recalls
 from slicewise.slurm_plugin.ledger.tables import (
+    BUDGET_COLUMNS,
     known_limits,
     loan_changes,
     loans,
@@ -46,22 +48,25 @@ def policy_of(cluster: str) -> Select[Any]:
 
 def tenant(row: Any) -> Tenant:
     """The tenant of a row of ``policy_of``."""
-    return Tenant(row.tenant, row.parent, Quota(**_quota_values(row)), _budget(row))
+    quota = Quota(**_quota_values(row))
+    budgets = (_budget(row, SLICES.name), _budget(row, TOKENS.name))
+    return Tenant(row.tenant, row.parent, quota, *budgets)
 
 
 def _quota_values(row: Any) -> dict[str, Any]:
     return {attribute.field: getattr(row, attribute.field) for attribute in ATTRIBUTES}
 
 
-def _budget(row: Any) -> Budget | None:
-    if row.budget_period in {None, _OFF}:
+def _budget(row: Any, meter: str) -> Budget | None:
+    period, amount, carry_over, overdraft = (getattr(row, name) for name in BUDGET_COLUMNS[meter])
+    if period in {None, _OFF}:
         return None
-    return Budget(
-        _period(row.budget_period),
-        row.budget_millislice_s,
-        row.carry_over_millislice_s,
-        row.overdraft_millislice_s,
-    )
+    return Budget(_period(period), amount, carry_over, overdraft, meter)
+
+
+def _budget_change(row: Any, meter: str) -> Budget | Literal["off"] | None:
+    is_off = getattr(row, BUDGET_COLUMNS[meter][0]) == _OFF
+    return "off" if is_off else _budget(row, meter)
 
 
 def _period(text: str) -> Period:
@@ -92,8 +97,9 @@ def quota_change(row: Any) -> QuotaChange:
         row.tenant,
         row.parent,
         row.removed,
-        budget="off" if row.budget_period == _OFF else _budget(row),
         **_quota_values(row),
+        budget=_budget_change(row, SLICES.name),
+        token_budget=_budget_change(row, TOKENS.name),
     )
     return QuotaChange(row.id, update, row.author, row.reason, row.at_s)
 
@@ -108,19 +114,20 @@ def change_values(update: TenantUpdate) -> Mapping[str, object]:
             name: dict(value) if isinstance(value, Mapping) else value
             for name, value in _quota_values(update).items()
         },
-        **_budget_values(update),
+        **{
+            name: value
+            for meter in BUDGET_COLUMNS
+            for name, value in _budget_values(update, meter).items()
+        },
     }
 
 
-def _budget_values(update: TenantUpdate) -> Mapping[str, object]:
-    if not isinstance(update.budget, Budget):
-        return {"budget_period": update.budget}
-    return {
-        "budget_period": update.budget.period.value,
-        "budget_millislice_s": update.budget.amount_millislice_s,
-        "carry_over_millislice_s": update.budget.carry_over_millislice_s,
-        "overdraft_millislice_s": update.budget.overdraft_millislice_s,
-    }
+def _budget_values(update: TenantUpdate, meter: str) -> Mapping[str, object]:
+    budget, columns = update.budget_on(meter), BUDGET_COLUMNS[meter]
+    if not isinstance(budget, Budget):
+        return {columns[0]: budget}
+    values = (budget.period.value, budget.amount, budget.carry_over, budget.overdraft)
+    return dict(zip(columns, values, strict=True))
 
 
 def loans_of(cluster: str) -> Select[Any]:

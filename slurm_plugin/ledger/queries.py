@@ -22,6 +22,7 @@ from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.slurm_plugin.ledger.policy_rows import recorded_s
 from slicewise.slurm_plugin.ledger.tables import (
+    BUDGET_COLUMNS,
     accounts,
     balances,
     budget_entries,
@@ -294,27 +295,31 @@ def rollovers_of(cluster: str, meter: str) -> Select[Any]:
     )
 
 
-def renewed_of(cluster: str) -> Select[Any]:
-    """Select tenants with a budget that ended after its last rollover, and the time at which it was
-    first set again.
+def renewed_of(cluster: str, meter: str) -> Select[Any]:
+    """Select tenants with a budget on a meter that ended after its last rollover, and the time at
+    which it was first set again.
     """
-    ended, again = _ended_of(cluster), quota_changes.c
+    ended, again = _ended_of(cluster, meter), quota_changes.c
     return (
         select(again.tenant, recorded_s(func.min(again.recorded_at)))
         .join(ended, ended.c.tenant == again.tenant)
-        .where(again.cluster == cluster, again.id > ended.c.id, again.budget_period != "off")
+        .where(again.cluster == cluster, again.id > ended.c.id, _period_on(meter) != "off")
         .group_by(again.tenant)
     )
 
 
-def _ended_of(cluster: str) -> Subquery:
+def _period_on(meter: str) -> ColumnElement[str]:
+    return quota_changes.c[BUDGET_COLUMNS[meter][0]]
+
+
+def _ended_of(cluster: str, meter: str) -> Subquery:
     """Select, for each tenant, the change that removed its budget, or the tenant, after its last
     roll.
     """
     rolled, changes = budget_entries.c, quota_changes.c
     last = (
         select(rolled.tenant, func.max(rolled.recorded_at).label("recorded_at"))
-        .where(rolled.cluster == cluster, rolled.kind == "roll", rolled.meter == SLICES.name)
+        .where(rolled.cluster == cluster, rolled.kind == "roll", rolled.meter == meter)
         .group_by(rolled.tenant)
         .subquery()
     )
@@ -322,7 +327,7 @@ def _ended_of(cluster: str) -> Subquery:
         select(changes.tenant, func.max(changes.id).label("id"))
         .join(last, last.c.tenant == changes.tenant)
         .where(changes.cluster == cluster, changes.recorded_at > last.c.recorded_at)
-        .where(or_(changes.budget_period == "off", changes.removed))
+        .where(or_(_period_on(meter) == "off", changes.removed))
         .group_by(changes.tenant)
         .subquery()
     )

@@ -2,12 +2,19 @@
 
 from collections.abc import Collection, Mapping
 
+from slicewise.cluster.language.meters import TOKENS
 from slicewise.cluster.language.periods import Period, period_start_s
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.accounting.budgets import unspent
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
-from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus, budget_status, used_ever
+from slicewise.slurm_plugin.rules.accounting.overview import (
+    BudgetStatus,
+    budget_status,
+    token_budget_status,
+    used_ever,
+)
 from slicewise.slurm_plugin.rules.accounting.types import BalanceLine
 from slicewise.slurm_plugin.rules.admission.decayed_use import (
     HALF_LIVES,
@@ -65,7 +72,7 @@ def budget_statuses(
     tenant: str | None,
     readers: Collection[str] | None,
 ) -> tuple[BudgetStatus, ...]:
-    """Status of the budgets that pay for these tenants (``readers``; None: all), by name.
+    """Status of the budgets of slices that pay for these tenants (``readers``; None: all), by name.
 
     With ``tenant``, of the budget that pays for this tenant alone, with what was used of it. Empty
     if none does.
@@ -85,6 +92,47 @@ def budget_statuses(
         for name in sorted(names)
         if (budget := policy[name].budget) is not None
     )
+
+
+def token_budget_statuses(
+    ledger: Ledger,
+    ledger_view: LedgerView,
+    zone: str,
+    tenant: str | None,
+    readers: Collection[str] | None,
+) -> tuple[BudgetStatus, ...]:
+    """The same of tokens."""
+    policy, now_s = ledger_view.tenants, ledger_view.now_s
+    payers = tenants.payers(policy, TOKENS.name)
+    asked = readers if tenant is None else {tenant}
+    names = {payer for name, payer in payers.items() if asked is None or name in asked}
+    left = left_tokens(ledger)
+    return tuple(
+        token_budget_status(
+            name,
+            budget,
+            left.get(name),
+            None if tenant is None else _used_tokens(ledger, name, budget, zone, now_s),
+            now_s=now_s,
+            zone=zone,
+        )
+        for name in sorted(names)
+        if (budget := policy[name].token_budget) is not None
+    )
+
+
+def left_tokens(ledger: Ledger) -> Mapping[str, int]:
+    """What each budget of tokens that has begun has left, by tenant."""
+    balances = ledger.budgets.balances(TOKENS.name)
+    return {name: unspent(balances.get(name)) for name in ledger.budgets.rollovers(TOKENS.name)}
+
+
+def _used_tokens(ledger: Ledger, payer: str, budget: Budget, zone: str, now_s: int) -> int:
+    if budget.period is Period.NONE:
+        balance = ledger.budgets.balances(TOKENS.name).get(payer)
+        return balance.granted - unspent(balance) if balance else 0
+    start_s = period_start_s(budget.period, now_s, zone)
+    return ledger.budgets.used_since(payer, start_s, TOKENS.name)
 
 
 def _used(ledger: Ledger, ledger_view: LedgerView, zone: str, payer: str, budget: Budget) -> int:

@@ -1,6 +1,7 @@
 """The ledger's tables, in PostgreSQL's schema ``slicewise``; triggers are in the migrations."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import (
@@ -27,7 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from slicewise.cluster.language.meters import SLICES
+from slicewise.cluster.language.meters import SLICES, TOKENS
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.runtime.leader_lock import lock_table
 from slicewise.slurm_plugin.rules.accounting.types import Account
@@ -52,7 +53,17 @@ metadata = MetaData(
 
 _ACCOUNTS = ", ".join(f"'{kind}'" for kind in Account)
 _PERIODS = ", ".join(f"'{period}'" for period in ("off", *Period))
-_BUDGETS = ("budget_millislice_s", "carry_over_millislice_s", "overdraft_millislice_s")
+BUDGET_COLUMNS = {
+    SLICES.name: (
+        "budget_period",
+        *("budget_millislice_s", "carry_over_millislice_s", "overdraft_millislice_s"),
+    ),
+    TOKENS.name: (
+        "token_budget_period",
+        *("budget_tokens", "carry_over_tokens", "overdraft_tokens"),
+    ),
+}
+"""Period, amount, carry-over and overdraft of a budget, by meter."""
 
 
 def _quota_columns() -> Iterator[Column[Any] | CheckConstraint]:
@@ -68,6 +79,20 @@ def _quota_columns() -> Iterator[Column[Any] | CheckConstraint]:
             yield CheckConstraint(check, name=f"{one.field}_{name}")
 
 
+def _budget_columns() -> Iterator[Column[Any] | CheckConstraint]:
+    for period, *amounts in BUDGET_COLUMNS.values():
+        yield Column(period, Text)
+        yield from (Column(name, BigInteger) for name in amounts)
+        prefix = period.removesuffix("budget_period")
+        in_range = (f"{name} BETWEEN 0 AND {MAX_BUDGET_MILLISLICE_S}" for name in amounts)
+        whole = f"CASE WHEN {period} <> 'off' THEN 3 ELSE 0 END"
+        yield CheckConstraint(f"{period} IN ({_PERIODS})", name=f"{prefix}period_known")
+        yield CheckConstraint(" AND ".join(in_range), name=f"{prefix}budget_in_range")
+        yield CheckConstraint(
+            f"num_nonnulls({', '.join(amounts)}) = {whole}", name=f"{prefix}budget_whole"
+        )
+
+
 quota_changes = Table(
     "quota_changes",
     metadata,
@@ -80,19 +105,9 @@ quota_changes = Table(
     Column("parent", Text),
     Column("removed", Boolean),
     *_quota_columns(),
-    Column("budget_period", Text),
-    *(Column(name, BigInteger) for name in _BUDGETS),
+    *_budget_columns(),
     CheckConstraint("tenant <> ''", name="tenant_named"),
     CheckConstraint("parent <> tenant", name="parent_another"),
-    CheckConstraint(f"budget_period IN ({_PERIODS})", name="period_known"),
-    CheckConstraint(
-        " AND ".join(f"{name} BETWEEN 0 AND {MAX_BUDGET_MILLISLICE_S}" for name in _BUDGETS),
-        name="budget_in_range",
-    ),
-    CheckConstraint(
-        f"num_nonnulls({', '.join(_BUDGETS)}) = CASE WHEN budget_period <> 'off' THEN 3 ELSE 0 END",
-        name="budget_whole",
-    ),
     Index("ix_quota_changes_latest", "cluster", "tenant", "id"),
     Index("ix_quota_changes_parent", "cluster", "parent"),
     comment="What was changed of a tenant; NULL is left as it was. Append-only.",
@@ -107,8 +122,7 @@ policy = table(
             "tenant",
             "parent",
             *(attribute.field for attribute in ATTRIBUTES),
-            "budget_period",
-            *_BUDGETS,
+            *chain.from_iterable(BUDGET_COLUMNS.values()),
         )
     ),
     schema=SCHEMA,

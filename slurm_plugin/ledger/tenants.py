@@ -6,6 +6,7 @@ from dataclasses import replace
 from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert
 
+from slicewise.cluster.language.meters import BUDGETED, SLICES
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.runtime.database import reading, writing
 from slicewise.slurm_plugin.ledger import budgets, loans, reads
@@ -18,7 +19,12 @@ from slicewise.slurm_plugin.rules.quota.calendar import in_force, loosely_within
 from slicewise.slurm_plugin.rules.quota.calendar_times import moment
 from slicewise.slurm_plugin.rules.quota.lending import called_back
 from slicewise.slurm_plugin.rules.quota.tenants import changed_together, check_words
-from slicewise.slurm_plugin.rules.quota.types import Budget, Policy, QuotaChange, TenantUpdate
+from slicewise.slurm_plugin.rules.quota.types import (
+    Budget,
+    Policy,
+    QuotaChange,
+    TenantUpdate,
+)
 
 
 class Tenants(LedgerPart):
@@ -81,23 +87,27 @@ class Tenants(LedgerPart):
             changes = _change(connection, self._cluster, updates, author, reason)
             judge(before, reads.policy(connection, self._cluster))
             for update in updates:
-                if isinstance(update.budget, Budget):
-                    entry = amend(update.tenant, update.budget)
-                    was = _budget(before, update.tenant)
-                    budgets.amend(connection, self._cluster, update.tenant, was, entry)
+                for meter in BUDGETED:
+                    if isinstance(budget := update.budget_on(meter), Budget):
+                        entry, name = amend(update.tenant, budget), update.tenant
+                        was = _budget(before, name, meter)
+                        budgets.amend(connection, self._cluster, name, was, entry, meter=meter)
             return changes
 
-    def set_budget(self, update: TenantUpdate, author: str, reason: str, amend: Amend) -> int:
-        """Change a budget's rule as ``change`` does, and the running period with it.
+    def set_budget(
+        self, update: TenantUpdate, author: str, reason: str, amend: Amend, meter: str = SLICES.name
+    ) -> int:
+        """Change the rule of a budget on a meter as ``change`` does, and the running period too.
 
         If two operators change it at the same time, the second decides on what the first has left.
-        Returns the millislice-seconds given immediately; below zero, taken back.
+        Returns what is given immediately, in the meter's unit; below zero, taken back.
         """
         with writing(self._engine) as connection:
             reads.lock_policy(connection, self._cluster)
-            before = _budget(reads.policy(connection, self._cluster), update.tenant)
+            name = update.tenant
+            before = _budget(reads.policy(connection, self._cluster), name, meter)
             _change(connection, self._cluster, (update,), author, reason)
-            return budgets.amend(connection, self._cluster, update.tenant, before, amend)
+            return budgets.amend(connection, self._cluster, name, before, amend, meter=meter)
 
     def history(self, tenant: str) -> tuple[QuotaChange, ...]:
         """Every change of the tenant, the newest first."""
@@ -111,8 +121,8 @@ class Tenants(LedgerPart):
             return reads.change_id(connection, self._cluster)
 
 
-def _budget(policy: Policy, tenant: str) -> Budget | None:
-    return policy[tenant].budget if tenant in policy else None
+def _budget(policy: Policy, tenant: str, meter: str) -> Budget | None:
+    return policy[tenant].budget_on(meter) if tenant in policy else None
 
 
 def _change(

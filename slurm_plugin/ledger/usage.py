@@ -1,7 +1,8 @@
 """Books what requests used, and keeps what engines counted."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from sqlalchemy import func, literal, select
 from sqlalchemy.dialects.postgresql import JSONB
@@ -17,11 +18,18 @@ _POST = "SELECT slicewise.post_usage($1)"
 class Usage(LedgerPart):
     """Records of requests, each booked once for its gateway and number."""
 
-    def post(self, boot: str, records: Sequence[UsageRecord], zone: str) -> frozenset[int]:
+    def post(
+        self,
+        boot: str,
+        records: Sequence[UsageRecord],
+        zone: str,
+        payers: Mapping[str, str] = MappingProxyType({}),
+    ) -> frozenset[int]:
         """Book all records in one transaction or none; return the numbers of those that are new.
 
         Records must have been checked; ``zone`` is the calendar's time zone, by which months begin.
-        Posting the same ones again changes nothing.
+        Posting the same ones again changes nothing. ``payers`` are the tenants whose budgets of
+        tokens pay, by tenant; one that is missing pays itself.
         """
         if not records:
             return frozenset()
@@ -30,6 +38,11 @@ class Usage(LedgerPart):
             "boot": boot,
             "zone": zone,
             "records": [record.model_dump() for record in records],
+            "budgets": {
+                name: payer
+                for name in {record.payer for record in records}
+                if (payer := payers.get(name, name)) != name
+            },
         }
         return frozenset(book(self._database.booking, _POST, json.dumps(batch)))
 

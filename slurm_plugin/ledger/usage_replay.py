@@ -8,8 +8,8 @@ WITH posted AS (
                    sum(requests) AS requests
               FROM slicewise.usage_hours GROUP BY 1, 2) AS h
      CROSS JOIN LATERAL (VALUES ('prompt-tokens', prompts), ('cached-prompt-tokens', cached),
-                                ('output-tokens', outputs), ('requests', requests))
-                        AS m (meter, amount)
+                                ('output-tokens', outputs), ('tokens', prompts + outputs),
+                                ('requests', requests)) AS m (meter, amount)
 ), used AS (
     SELECT u.cluster, u.tenant AS payer, u.meter, sum(t.amount) AS amount
       FROM slicewise.transfers t JOIN slicewise.accounts u ON u.id = t.credit_account_id

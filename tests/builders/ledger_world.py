@@ -315,7 +315,7 @@ class World(RuleBasedStateMachine):
             budget,
             period_start_s=period_start_s(budget.period, self.now_s, ZONE),
             last_rollover_s=self.store.budgets.rollovers().get(tenant),
-            unspent_millislice_s=had,
+            unspent_amount=had,
             author="olga",
             reason="",
         )
@@ -398,10 +398,10 @@ class World(RuleBasedStateMachine):
         budget = self.policy[tenant].budget
         assert budget is not None
         assert begins_s is not None
-        expected = budget.amount_millislice_s
+        expected = budget.amount
         if tenant in self.rolled:
             since = self._used_since(tenant, begins_s)
-            expected += min(had + since, budget.carry_over_millislice_s) - since
+            expected += min(had + since, budget.carry_over) - since
         assert self._unspent(tenant) == expected
         assert begins_s > self.rolled.get(tenant, -1)
         for held in self.store.charges.open_reservations():

@@ -333,10 +333,8 @@ def test_a_budgets_rule_changes_with_its_running_period_or_not_at_all(ledger: Le
     ledger.budgets.enter(a_roll(500, 1000), 0)
     seen: list[tuple[Budget | None, int | None, int]] = []
 
-    def amend(
-        was: Budget | None, last_rollover_s: int | None, unspent_millislice_s: int
-    ) -> BudgetEntry:
-        seen.append((was, last_rollover_s, unspent_millislice_s))
+    def amend(was: Budget | None, last_rollover_s: int | None, unspent_amount: int) -> BudgetEntry:
+        seen.append((was, last_rollover_s, unspent_amount))
         if len(seen) == 1:
             ledger.budgets.enter(an_adjustment(-100), None)
         return an_adjustment(200)

@@ -113,7 +113,7 @@ def test_it_is_what_slurm_and_the_ledger_say(sandbox: Sandbox, lab: str, tmp_pat
     }
     budget = snapshot.ledger.tenants[lab].budget
     assert budget is not None
-    assert budget.amount_millislice_s == 100 * 3600 * 1000
+    assert budget.amount == 100 * 3600 * 1000
     assert snapshot.ledger.known == {}
 
     assert archive.history is not None

@@ -65,7 +65,7 @@ def post(ledger: Ledger, boot: str, records: Sequence[UsageRecord]) -> frozenset
 
 
 def used(ledger: Ledger, tenant: str = "vision") -> tuple[int, ...]:
-    """Prompt, cached prompt and output tokens and requests on a tenant's accounts."""
+    """Prompt, cached prompt, output and all tokens, and requests, on a tenant's accounts."""
     balances = [ledger.budgets.balances(meter.name).get(tenant) for meter in USAGE]
     return tuple(balance.used if balance else 0 for balance in balances)
 
@@ -85,9 +85,9 @@ def rows(database: str, query: str) -> list[tuple[object, ...]]:
 def test_a_batch_is_booked_on_every_meter_with_one_transfer_each(ledger: Ledger, database: str):
     batch = [a_record(number) for number in range(5)]
     assert post(ledger, "boot-1", batch) == frozenset(range(5))
-    assert used(ledger) == (500, 200, 35, 5)
+    assert used(ledger) == (500, 200, 35, 535, 5)
     kinds = rows(database, "SELECT kind, count(*) FROM slicewise.transfers GROUP BY 1")
-    assert kinds == [("use", 4)]
+    assert kinds == [("use", 5)]
     assert is_sound(ledger)
 
 
@@ -96,9 +96,9 @@ def test_a_replay_in_any_order_or_company_changes_nothing(ledger: Ledger):
     again = [a_record(2), a_record(1), a_record(0)]
     assert post(ledger, "boot-1", again) == {2}
     assert post(ledger, "boot-1", again) == frozenset()
-    assert used(ledger) == (300, 120, 21, 3)
+    assert used(ledger) == (300, 120, 21, 321, 3)
     assert post(ledger, "boot-2", again) == {0, 1, 2}
-    assert used(ledger) == (600, 240, 42, 6)
+    assert used(ledger) == (600, 240, 42, 642, 6)
     assert is_sound(ledger)
 
 
@@ -112,7 +112,7 @@ def test_writers_of_the_same_and_of_other_batches_never_wait_for_each_other(ledg
 
     with ThreadPoolExecutor(4) as threads:
         assert sum(threads.map(post_some, range(24))) == 180
-    assert [used(ledger, payer)[3] for payer in payers] == [60, 60, 60]
+    assert [used(ledger, payer)[4] for payer in payers] == [60, 60, 60]
     assert is_sound(ledger)
 
 
@@ -197,7 +197,7 @@ def test_a_person_is_forgotten_and_every_sum_stays(ledger: Ledger, database: str
     assert ledger.usage.forget_person("alice") == 1
     assert ledger.usage.forget_person("-") == 0
     assert post(ledger, "b", batch) == frozenset()
-    assert used(ledger) == (400, 160, 28, 4)
+    assert used(ledger) == (400, 160, 28, 428, 4)
     assert is_sound(ledger)
 
 
@@ -206,7 +206,7 @@ def test_records_are_deleted_once_they_are_old_and_sums_stay(ledger: Ledger, dat
     post(ledger, "b", [a_record(0), a_record(1, start_ms=recent_ms, end_ms=recent_ms)])
     assert ledger.usage.forget(5_000_000_000, 10) == 1
     assert rows(database, "SELECT number FROM slicewise.usage_records") == [(1,)]
-    assert used(ledger) == (200, 80, 14, 2)
+    assert used(ledger) == (200, 80, 14, 214, 2)
     assert is_sound(ledger)
 
 

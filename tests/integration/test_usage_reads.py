@@ -133,7 +133,7 @@ def test_two_hundred_persons_of_fifty_tenants_add_up_in_every_sum(
     ]
     whole = tuple(map(sum, zip(*hours, strict=True)))
     balances = (ledger.budgets.balances(meter.name)["t7"].used for meter in USAGE)
-    prompts, cached, outputs, requests = balances
+    prompts, cached, outputs, _, requests = balances
     assert whole == (requests, prompts, cached, outputs)
     ledger.charges.seal()
     assert ledger.audit.verify().faults == ()

@@ -131,13 +131,13 @@ class MemoryStore(LedgerParts):
             if (one.kind, one.meter) == ("roll", meter) and one.period_start_s is not None
         }
 
-    def renewed(self) -> Mapping[str, int]:
+    def renewed(self, meter: str = SLICES.name) -> Mapping[str, int]:
         return {}
 
     def enter(
         self,
         entry: BudgetEntry,
-        unspent_millislice_s: int | None,
+        unspent_amount: int | None,
         change_id: int | None = None,
     ) -> bool:
         now = unspent(self._balance(entry.tenant, entry.meter))
@@ -150,7 +150,7 @@ class MemoryStore(LedgerParts):
         if entry.key is not None and entry.key in {one.key for one in self.entered}:
             return True
         is_of_another = change_id not in {None, self.newest}
-        if rolled or is_of_another or unspent_millislice_s not in {None, now}:
+        if rolled or is_of_another or unspent_amount not in {None, now}:
             return False
         self.entered.append(entry)
         return True
@@ -309,10 +309,10 @@ class _CrashingBudgets:
         return getattr(self.of.store.budgets, name)
 
     def enter(
-        self, entry: BudgetEntry, unspent_millislice_s: int | None, change_id: int | None = None
+        self, entry: BudgetEntry, unspent_amount: int | None, change_id: int | None = None
     ) -> bool:
         self.of.write()
-        booked = self.of.store.budgets.enter(entry, unspent_millislice_s, change_id)
+        booked = self.of.store.budgets.enter(entry, unspent_amount, change_id)
         if booked:
-            self.of.rolled.append((entry, unspent_millislice_s))
+            self.of.rolled.append((entry, unspent_amount))
         return booked

@@ -189,9 +189,9 @@ def test_the_wire_s_document_has_answers_as_they_are_written(written: Mapping[st
     step, budget = schemas["StepRecord"], schemas["BudgetStatus"]
     assert {"took_s", "outcome"} <= step["properties"].keys()
     assert "record_id" not in step["properties"]
-    assert "had_millislice_s" in budget["properties"]
-    assert {"tenant", "reserved_millislice_s"} <= set(budget["required"])
-    assert "left_millislice_s" not in budget["required"]
+    assert "had" in budget["properties"]
+    assert {"tenant", "reserved"} <= set(budget["required"])
+    assert "left" not in budget["required"]
 
 
 def guides() -> Iterator[str]:

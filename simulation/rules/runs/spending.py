@@ -52,7 +52,7 @@ def spending_of(now: SiteDescription) -> KnownSpending | None:
     """What the snapshot's ledger says of the periods in which it was taken; None of other sites."""
     ledger = now.ledger
     spent = {
-        name: budget.amount_millislice_s - ledger.left[name].left_millislice_s
+        name: budget.amount - ledger.left[name].left_millislice_s
         for name, tenant in ledger.tenants.items()
         if (budget := tenant.budget) is not None and name in ledger.left
     }

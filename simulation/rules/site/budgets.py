@@ -54,7 +54,7 @@ class SiteBudgets:
         self.rollovers: dict[str, int] = {}
         for name, budget in self._budgets.items():
             self.rollovers[name] = period_start_s(budget.period, int(now_s), self._zone)
-            self._grant(name, budget.amount_millislice_s)
+            self._grant(name, budget.amount)
             self._sums[name, Account.AVAILABLE] -= spent.get(name, 0)
 
     @property
@@ -140,8 +140,8 @@ class SiteBudgets:
             self._budgets[name],
             period_start_s=start_s,
             last_rollover_s=self.rollovers[name],
-            unspent_millislice_s=unspent(self._balance(name)),
-            used_since_millislice_s=used,
+            unspent_amount=unspent(self._balance(name)),
+            used_since_amount=used,
             reason="",
         )
         self._grant(name, entry.amount)

@@ -1,6 +1,7 @@
 """``slicewise budget``: what tenants may use up in a period."""
 
 from decimal import Decimal
+from enum import StrEnum
 from typing import Annotated, Literal
 from uuid import uuid4
 
@@ -9,7 +10,7 @@ from rich.text import Text
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
-from slicewise.cluster.language.meters import SLICES
+from slicewise.cluster.language.meters import BUDGETED, SLICES, TOKENS, Meter
 from slicewise.cluster.language.periods import RENEWED
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime.console import console, print_json
@@ -24,7 +25,7 @@ from slicewise.slurm_plugin.cli.common.options import (
     authored,
 )
 from slicewise.slurm_plugin.cli.views import budgets as present
-from slicewise.slurm_plugin.cli.views.texts import hours_change_text, slice_hours_text
+from slicewise.slurm_plugin.cli.views.texts import amount_change_text, amount_text
 from slicewise.slurm_plugin.common.budget_requests import (
     BudgetDeleteRequest,
     BudgetEnterAnswer,
@@ -33,7 +34,7 @@ from slicewise.slurm_plugin.common.budget_requests import (
     BudgetSetRequest,
 )
 from slicewise.slurm_plugin.common.ledger_requests import BudgetsRequest
-from slicewise.slurm_plugin.rules.quota.amounts import slice_hours_from_text
+from slicewise.slurm_plugin.rules.quota.amounts import budget_amount
 from slicewise.slurm_plugin.rules.quota.quota_texts import budget_text
 
 budget_app = typer.Typer(
@@ -44,6 +45,23 @@ budget_app = typer.Typer(
 )
 
 RequiredReason = Annotated[str, typer.Option("--reason", help="Kept in the history.")]
+
+
+class MeterName(StrEnum):
+    """Of what a budget is."""
+
+    SLICES = SLICES.name
+    TOKENS = TOKENS.name
+
+    @property
+    def meter(self) -> Meter:
+        """How its amounts are read."""
+        return BUDGETED[self.value]
+
+
+MeterOption = Annotated[
+    MeterName, typer.Option("--meter", help="Of what it is a budget; slices by the hour.")
+]
 
 Key = Annotated[
     str | None,
@@ -57,11 +75,13 @@ Key = Annotated[
     "set",
     rich_help_panel=OPERATORS_PANEL,
     epilog="Examples: slicewise budget set vision --period month --amount 1000"
-    " | slicewise budget set vision --carry-over all --overdraft 50 --reason 'as agreed'",
+    " | slicewise budget set vision --carry-over all --overdraft 50 --reason 'as agreed'"
+    " | slicewise budget set vision --meter tokens --period month --amount 2000000",
 )
 def set_budget(
     tenant: TenantName,
     *,
+    meter: MeterOption = MeterName.SLICES,
     period: Annotated[
         str | None,
         typer.Option(
@@ -69,31 +89,32 @@ def set_budget(
         ),
     ] = None,
     amount: Annotated[
-        str | None, typer.Option(metavar="SLICE-HOURS", help="Given at the start of each period.")
+        str | None, typer.Option(metavar="AMOUNT", help="Given at the start of each period.")
     ] = None,
     carry_over: Annotated[
         str | None,
         typer.Option(
-            metavar="SLICE-HOURS",
-            help="Most unused slice-hours carried into the next period, or all.",
+            metavar="AMOUNT",
+            help="Most of an unused amount that is carried into the next period, or all.",
         ),
     ] = None,
     overdraft: Annotated[
         str | None,
         typer.Option(
-            metavar="SLICE-HOURS",
-            help="Slice-hours that jobs may start beyond the budget, or unlimited.",
+            metavar="AMOUNT",
+            help="What jobs may start, or requests use, beyond the budget, or unlimited.",
         ),
     ] = None,
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:
-    """Set a tenant's budget; options left out keep their values.
+    """Set a tenant's budget of slice-hours or tokens; options left out keep their values.
 
-    The budget pays for the tenant's runs and for those of tenants below it that have none. Slurm
-    starts no job that would exceed it; debt is carried into the next period. A new amount counts
-    immediately: the difference is booked as an adjustment. Another --period begins at once, and
-    keeps of what was left the carry-over at most; the answer says what is gone.
+    The budget pays for the tenant and for tenants below it that have none. Slurm starts no job that
+    would exceed it, and the gateway refuses requests once it is used up; debt is carried into the
+    next period. A new amount counts immediately: the difference is booked as an adjustment. Another
+    --period begins at once, and keeps of what was left the carry-over at most; the answer says what
+    is gone.
     """
     given = {
         "period": period,
@@ -103,18 +124,18 @@ def set_budget(
     }
     if not any(word is not None for word in given.values()):
         raise typer.BadParameter("Give what to set: --period, --amount or another option.")
-    request = BudgetSetRequest.of(tenant=tenant, **given, **authored(reason))
+    request = BudgetSetRequest.of(tenant=tenant, meter=meter.value, **given, **authored(reason))
     answer = _daemon().call(request)
-    adjusted, gone, budget = answer.adjusted_millislice_s, answer.lost_millislice_s, answer.after
+    adjusted, gone, budget = answer.adjusted, answer.lost, answer.after
     if as_json:
         print_json(answer)
         return
     was = f" (was {budget_text(answer.before)})" if answer.before else ""
     console().print(Text(f"{tenant}: {budget_text(budget)}{was}"))
     if adjusted:
-        console().print(f"Applies now: {hours_change_text(adjusted)} in this period.")
+        console().print(f"Applies now: {amount_change_text(adjusted, meter.meter)} in this period.")
     if gone:
-        console().print(Text(_lost_text(tenant, gone)))
+        console().print(Text(_lost_text(tenant, gone, meter)))
     if not answer.has_started:
         console().print("The daemon is busy: it begins the period later.")
 
@@ -123,12 +144,13 @@ def _daemon() -> DaemonClient:
     return DaemonClient(load_settings().daemon)
 
 
-def _lost_text(tenant: str, gone_millislice_s: int) -> str:
-    amount = f"{Decimal(gone_millislice_s) / SLICES.scale:.4f}".rstrip("0").rstrip(".")
+def _lost_text(tenant: str, gone: int, name: MeterName) -> str:
+    amount = f"{Decimal(gone) / name.meter.scale:.4f}".rstrip("0").rstrip(".")
+    option = "" if name is MeterName.SLICES else f" --meter {name}"
     return (
-        f"A new period begins at once: {slice_hours_text(gone_millislice_s)} slice-hours that were"
-        f" left are gone. To give them again: slicewise budget grant {tenant} --amount {amount}"
-        " --reason WHY"
+        f"A new period begins at once: {amount_text(gone, name.meter)} {name.meter.unit} that were"
+        f" left are gone. To give them again: slicewise budget grant {tenant}{option} --amount"
+        f" {amount} --reason WHY"
     )
 
 
@@ -137,31 +159,46 @@ def _lost_text(tenant: str, gone_millislice_s: int) -> str:
     rich_help_panel=OPERATORS_PANEL,
     epilog="Example: slicewise budget delete vision --reason 'by mistake'",
 )
-def delete_budget(tenant: TenantName, reason: Reason = "", as_json: Json = False) -> None:
+def delete_budget(
+    tenant: TenantName,
+    meter: MeterOption = MeterName.SLICES,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
     """Delete a tenant's budget: the nearest tenant above it with a budget pays from now on.
 
-    If there is none, only quotas bind. What running jobs have reserved stays with this tenant.
+    If there is none, only quotas bind, or limits of tokens. What running jobs have reserved stays
+    with this tenant.
     """
-    request = BudgetDeleteRequest.of(tenant=tenant, **authored(reason))
+    request = BudgetDeleteRequest.of(tenant=tenant, meter=meter.value, **authored(reason))
     answer = _daemon().call(request)
     if as_json:
         print_json(answer)
         return
-    is_free = answer.payer == tenant
-    pays = "only its quota limits it" if is_free else f"{answer.payer} pays for its new runs"
+    free, paid = _WITHOUT[meter]
+    pays = free if answer.payer == tenant else f"{answer.payer} pays for its {paid}"
     console().print(Text(f"{tenant} has no budget any more; {pays}."))
+
+
+_WITHOUT = {
+    MeterName.SLICES: ("only its quota limits it", "new runs"),
+    MeterName.TOKENS: ("only limits on requests bind it", "requests"),
+}
+"""What limits a tenant for which no budget pays, and what of it another's pays for."""
 
 
 @budget_app.command(
     "show", epilog="Examples: slicewise budget show | slicewise budget show vision --json"
 )
-def show_budgets(tenant: AnyTenant = None, as_json: Json = False) -> None:
-    """Show what is left of budgets, in slice-hours, and when they end at this rate.
+def show_budgets(
+    tenant: AnyTenant = None, meter: MeterOption = MeterName.SLICES, as_json: Json = False
+) -> None:
+    """Show what is left of budgets, in slice-hours or tokens, and when they end at this rate.
 
     For a single tenant it is the budget that pays for it, with what was used: left and used add up
     to what the period had. Users see the budgets that pay for the tenants that they belong to.
     """
-    found = _daemon().call(BudgetsRequest.of(tenant=tenant)).budgets
+    found = _daemon().call(BudgetsRequest.of(tenant=tenant, meter=meter.value)).budgets
     if tenant is not None and not found:
         raise _no_budget(f"No budget pays for tenant {tenant!r}.")
     if as_json:
@@ -190,16 +227,18 @@ def _no_budget(message: str) -> InvalidInputError:
 )
 def grant_budget(
     tenant: TenantName,
-    amount: Annotated[str, typer.Option(help="Slice-hours, above zero.")],
+    amount: Annotated[str, typer.Option(help="Slice-hours or tokens, above zero.")],
     reason: RequiredReason,
+    *,
+    meter: MeterOption = MeterName.SLICES,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
     """Give a tenant more in the running period; the carry-over rule applies to it, too."""
-    granted = slice_hours_from_text(amount, "--amount")
+    granted = budget_amount(amount, "--amount", "", meter.meter)
     if not granted:
-        raise _no_amount()
-    _book(tenant, "grant", granted, reason, key, as_json=as_json)
+        raise _no_amount(meter)
+    _book(tenant, "grant", granted, reason, key, meter=meter, as_json=as_json)
 
 
 @budget_app.command(
@@ -210,31 +249,34 @@ def grant_budget(
 )
 def adjust_budget(
     tenant: TenantName,
-    amount: Annotated[str, typer.Option(help="Slice-hours with a sign, such as =-12.5.")],
+    amount: Annotated[str, typer.Option(help="Slice-hours or tokens with a sign, such as =-12.5.")],
     reason: RequiredReason,
+    *,
+    meter: MeterOption = MeterName.SLICES,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
     """Correct a tenant's budget in the running period, up or down."""
-    adjusted = SLICES.amount(amount, "--amount")
+    adjusted = meter.meter.amount(amount, "--amount")
     if not adjusted:
-        raise _no_amount()
-    _book(tenant, "adjust", adjusted, reason, key, as_json=as_json)
+        raise _no_amount(meter)
+    _book(tenant, "adjust", adjusted, reason, key, meter=meter, as_json=as_json)
 
 
-def _no_amount() -> InvalidInputError:
+def _no_amount(name: MeterName) -> InvalidInputError:
     return InvalidInputError(
-        Code.VALUE, "--amount: 0 slice-hours change nothing.", "Give another amount."
+        Code.VALUE, f"--amount: 0 {name.meter.unit} change nothing.", "Give another amount."
     )
 
 
 def _book(
     tenant: str,
     kind: Literal["grant", "adjust"],
-    amount_millislice_s: int,
+    amount: int,
     reason: str,
     key: str | None,
     *,
+    meter: MeterName,
     as_json: bool,
 ) -> None:
     """Have booked what an operator gives or takes, and print what is left.
@@ -248,17 +290,18 @@ def _book(
     request = BudgetEnterRequest.of(
         tenant=tenant,
         kind=kind,
-        amount_millislice_s=amount_millislice_s,
+        units=amount,
+        meter=meter.value,
         key=key or f"command-{uuid4().hex}",
         **authored(reason),
     )
     answer = _entered(request)
-    entry, left = answer.entry, answer.left_millislice_s
+    entry, left = answer.entry, answer.left
     if as_json:
         print_json(answer)
         return
-    now = "" if left is None else f"; {slice_hours_text(left)} are left"
-    change = hours_change_text(entry.amount)
+    now = "" if left is None else f"; {amount_text(left, meter.meter)} are left"
+    change = amount_change_text(entry.amount, meter.meter)
     console().print(Text(f"{entry.tenant}: {change}{now}"))
 
 
@@ -290,11 +333,14 @@ _UNANSWERED = frozenset({Code.DAEMON_UNSURE, Code.DATABASE_DOWN, Code.DATABASE_F
     "history",
     epilog="Examples: slicewise budget history vision | slicewise budget history vision --json",
 )
-def budget_history(tenant: TenantName, as_json: Json = False) -> None:
+def budget_history(
+    tenant: TenantName, meter: MeterOption = MeterName.SLICES, as_json: Json = False
+) -> None:
     """Show every rule, roll (start of a period), grant and adjustment of a budget, newest first."""
-    answer = _daemon().call(BudgetHistoryRequest.of(tenant=tenant))
-    events = present.events(answer.changes, answer.entries)
+    answer = _daemon().call(BudgetHistoryRequest.of(tenant=tenant, meter=meter.value))
+    events = present.events(answer.changes, answer.entries, meter.value)
     if as_json:
         print_json(events)
     else:
-        console().print(present.events_table(events).or_say("Nothing has changed it yet."))
+        table = present.events_table(events, meter.meter)
+        console().print(table.or_say("Nothing has changed it yet."))

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from slicewise.cluster.language.meters import BUDGETED, SLICES, Meter
 from slicewise.cluster.runtime.console import Column, FittingTable, column
-from slicewise.slurm_plugin.cli.views.texts import NOTHING, hours_cell, reset_text, times_column
+from slicewise.slurm_plugin.cli.views.texts import NOTHING, amount_cell, reset_text, times_column
 from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus
 from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
 from slicewise.slurm_plugin.rules.quota.quota_texts import budget_text
@@ -14,13 +15,13 @@ from slicewise.slurm_plugin.rules.quota.types import QuotaChange
 
 
 def budgets_table(found: Sequence[BudgetStatus], now_s: int) -> FittingTable:
-    """One line per budget, in slice-hours."""
-    reserved = (hours_cell(budget.reserved_millislice_s) for budget in found)
+    """One line per budget, in its meter's words."""
+    reserved = (_amount(budget.reserved, budget) for budget in found)
     return FittingTable(
         (
             column("tenant", (budget.tenant for budget in found)),
             *_of_period(found),
-            column("left", (_hours(budget.left_millislice_s) for budget in found), right=True),
+            column("left", (_amount(budget.left, budget) for budget in found), right=True),
             column("reserved", reserved, right=True, rank=2),
             column("at this rate", (_end(budget, now_s) for budget in found)),
             column("resets", (reset_text(budget.resets_s) for budget in found), rank=1),
@@ -29,15 +30,15 @@ def budgets_table(found: Sequence[BudgetStatus], now_s: int) -> FittingTable:
     )
 
 
-def _hours(amount_millislice_s: int | None) -> Text:
-    return NOTHING if amount_millislice_s is None else hours_cell(amount_millislice_s)
+def _amount(amount: int | None, budget: BudgetStatus) -> Text:
+    return NOTHING if amount is None else amount_cell(amount, BUDGETED[budget.budget.meter])
 
 
 def _of_period(found: Sequence[BudgetStatus]) -> Iterable[Column]:
     """The columns of what the period had and what was used, only if known for all budgets."""
-    if all(budget.used_millislice_s is not None for budget in found):
-        yield column("had", (_hours(budget.had_millislice_s) for budget in found), right=True)
-        yield column("used", (_hours(budget.used_millislice_s) for budget in found), right=True)
+    if all(budget.used is not None for budget in found):
+        yield column("had", (_amount(budget.had, budget) for budget in found), right=True)
+        yield column("used", (_amount(budget.used, budget) for budget in found), right=True)
 
 
 def _end(budget: BudgetStatus, now_s: int) -> Text:
@@ -65,19 +66,21 @@ class Event:
     """An event in a budget's history: its rule was set, or an amount was booked.
 
     Attributes:
-        amount_millislice_s: None where only the rule changed.
+        amount: in the meter's unit; None where only the rule changed.
     """
 
     at_s: int
     kind: str
     text: str
-    amount_millislice_s: int | None
+    amount: int | None
     author: str
     reason: str
 
 
-def events(changes: Sequence[QuotaChange], entries: Sequence[BudgetEntry]) -> list[Event]:
-    """Merge the rule's changes, given newest first, and the entries, given oldest first.
+def events(
+    changes: Sequence[QuotaChange], entries: Sequence[BudgetEntry], meter: str = SLICES.name
+) -> list[Event]:
+    """Merge changes of a meter's rule, given newest first, and its entries, given oldest first.
 
     The history that is returned has the newest first.
     """
@@ -85,13 +88,13 @@ def events(changes: Sequence[QuotaChange], entries: Sequence[BudgetEntry]) -> li
         Event(
             change.at_s,
             "rule",
-            budget_text(change.update.budget),
+            budget_text(rule),
             None,
             change.author,
             change.reason,
         )
         for change in changes
-        if change.update.budget is not None
+        if (rule := change.update.budget_on(meter)) is not None
     )
     booked = (
         Event(
@@ -108,18 +111,17 @@ def events(changes: Sequence[QuotaChange], entries: Sequence[BudgetEntry]) -> li
     return sorted((*booked, *rules), key=lambda event: event.at_s, reverse=True)
 
 
-def events_table(found: Sequence[Event]) -> FittingTable:
+def events_table(found: Sequence[Event], meter: Meter = SLICES) -> FittingTable:
     """One line per event."""
+    amounts = (
+        NOTHING if event.amount is None else amount_cell(event.amount, meter) for event in found
+    )
     return FittingTable(
         (
             times_column("when", (event.at_s for event in found)),
             column("what", (event.text for event in found), folds=True),
-            column("slice-hours", map(_amount, found), right=True),
+            column(meter.unit, amounts, right=True),
             column("by", (event.author for event in found), rank=1),
             column("reason", (event.reason for event in found), folds=True),
         )
     )
-
-
-def _amount(event: Event) -> object:
-    return NOTHING if event.amount_millislice_s is None else hours_cell(event.amount_millislice_s)

@@ -281,8 +281,8 @@ def change_text(update: TenantUpdate) -> str:
     words = [f"{noun} {text}" for noun, text in quota_texts(update).items()]
     if update.parent is not None:
         words.append(f"parent {update.parent or 'none'}")
-    if update.budget is not None:
-        words.append(f"budget {budget_text(update.budget)}")
+    budgets = (update.budget, update.token_budget)
+    words += [f"budget {budget_text(budget)}" for budget in budgets if budget is not None]
     return ", ".join(words)
 
 

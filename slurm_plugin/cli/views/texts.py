@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from rich.text import Text
 
-from slicewise.cluster.language.meters import SLICES
+from slicewise.cluster.language.meters import SLICES, Meter
 from slicewise.cluster.language.units import slices_text
 from slicewise.cluster.runtime.console import Column, column
 
@@ -51,16 +51,25 @@ def slice_hours_text(amount_millislice_s: int) -> str:
     return f"{Decimal(amount_millislice_s) / SLICES.scale:,.2f}"
 
 
-def hours_change_text(amount_millislice_s: int) -> str:
+def amount_change_text(amount: int, meter: Meter) -> str:
     """``100 slice-hours more`` or ``2.5 slice-hours less``."""
-    direction = "more" if amount_millislice_s > 0 else "less"
-    return f"{SLICES.text(abs(amount_millislice_s))} {SLICES.unit} {direction}"
+    direction = "more" if amount > 0 else "less"
+    return f"{meter.text(abs(amount))} {meter.unit} {direction}"
+
+
+def amount_text(amount: int, meter: Meter) -> str:
+    """Slice-hours, rounded: ``3.43``; whole tokens: ``1,000``."""
+    return slice_hours_text(amount) if meter is SLICES else meter.text(amount)
+
+
+def amount_cell(amount: int, meter: Meter) -> Text:
+    """The same, red below zero."""
+    return Text(amount_text(amount, meter), style="red" if amount < 0 else "")
 
 
 def hours_cell(amount_millislice_s: int) -> Text:
     """Slice-hours, red below zero."""
-    style = "red" if amount_millislice_s < 0 else ""
-    return Text(slice_hours_text(amount_millislice_s), style=style)
+    return amount_cell(amount_millislice_s, SLICES)
 
 
 def slices_cells(amounts_millislices: Iterable[int]) -> Iterable[str]:

@@ -43,7 +43,7 @@ class BudgetLeft:
 
 
 def unspent(balance: Balance | None) -> int:
-    """Return the millislice-seconds that a payer has not used up; 0 without a balance.
+    """Return what a payer has not used up, in its meter's unit; 0 without a balance.
 
     Of running jobs only the posted use is subtracted.
     """
@@ -116,23 +116,23 @@ def due_rollover(
     *,
     period_start_s: int,
     last_rollover_s: int | None,
-    unspent_millislice_s: int,
-    used_since_millislice_s: int,
+    unspent_amount: int,
+    used_since_amount: int,
     reason: str,
 ) -> BudgetEntry:
     """Compute the entry that begins a due period.
 
-    After it the new amount and the carried amount are unspent, less ``used_since_millislice_s``:
-    what runs used that ended since the period began. All debt is carried, and of an unspent rest
+    After it the new amount and the carried amount are unspent, less ``used_since_amount``:
+    what was used that ended since the period began. All debt is carried, and of an unspent rest
     at most the carry-over. At a budget's first rollover (``last_rollover_s`` is None) exactly the
     amount is unspent, whatever was used before. The entry must only be booked if
-    ``unspent_millislice_s`` is unchanged then.
+    ``unspent_amount`` is unchanged then.
     """
-    amount = budget.amount_millislice_s - unspent_millislice_s
+    amount = budget.amount - unspent_amount
     if last_rollover_s is not None:
-        had = unspent_millislice_s + used_since_millislice_s
-        amount += min(had, budget.carry_over_millislice_s) - used_since_millislice_s
-    return BudgetEntry(tenant, "roll", amount, period_start_s, AUTHOR, reason)
+        had = unspent_amount + used_since_amount
+        amount += min(had, budget.carry_over) - used_since_amount
+    return BudgetEntry(tenant, "roll", amount, period_start_s, AUTHOR, reason, meter=budget.meter)
 
 
 def amended(
@@ -142,7 +142,7 @@ def amended(
     *,
     period_start_s: int,
     last_rollover_s: int | None,
-    unspent_millislice_s: int,
+    unspent_amount: int,
     author: str,
     reason: str,
 ) -> BudgetEntry | None:
@@ -152,13 +152,15 @@ def amended(
     that period was not rolled yet, its roll brings the new amount. Otherwise the difference of the
     amounts counts immediately, and everything else from the next roll on. A budget that was taken
     away and comes back within a period starts again with its full amount. The entry must only be
-    booked if ``unspent_millislice_s`` is unchanged then; else it must be decided again.
+    booked if ``unspent_amount`` is unchanged then; else it must be decided again.
     """
     if last_rollover_s is None or period_start_s > last_rollover_s:
         return None
-    had = before.amount_millislice_s if before else unspent_millislice_s
-    amount = after.amount_millislice_s - had
-    return BudgetEntry(tenant, "adjust", amount, None, author, reason) if amount else None
+    had = before.amount if before else unspent_amount
+    amount = after.amount - had
+    if not amount:
+        return None
+    return BudgetEntry(tenant, "adjust", amount, None, author, reason, meter=after.meter)
 
 
 def lost(
@@ -167,7 +169,7 @@ def lost(
     *,
     period_start_s: int,
     last_rollover_s: int | None,
-    left_millislice_s: int,
+    left_amount: int,
 ) -> int:
     """Compute what is left now and gone when a budget gets another period.
 
@@ -178,7 +180,7 @@ def lost(
         return 0
     if last_rollover_s is None or period_start_s <= last_rollover_s:
         return 0
-    return max(0, left_millislice_s - after.carry_over_millislice_s)
+    return max(0, left_amount - after.carry_over)
 
 
 def left(
@@ -203,7 +205,7 @@ def left(
 
 
 def _left(budget: Budget, amount: int) -> BudgetLeft:
-    return BudgetLeft(amount, max(0, amount + budget.overdraft_millislice_s))
+    return BudgetLeft(amount, max(0, amount + budget.overdraft))
 
 
 def run_minutes(
@@ -249,7 +251,7 @@ def amend_of(tenant: str, budget: Budget, begun_s: int, author: str, reason: str
     """
 
     def entry(
-        was: Budget | None, last_rollover_s: int | None, unspent_millislice_s: int
+        was: Budget | None, last_rollover_s: int | None, unspent_amount: int
     ) -> BudgetEntry | None:
         return amended(
             tenant,
@@ -257,7 +259,7 @@ def amend_of(tenant: str, budget: Budget, begun_s: int, author: str, reason: str
             budget,
             period_start_s=begun_s,
             last_rollover_s=last_rollover_s,
-            unspent_millislice_s=unspent_millislice_s,
+            unspent_amount=unspent_amount,
             author=author,
             reason=reason,
         )

@@ -144,15 +144,15 @@ def tenant_statuses(gathered: OverviewInput) -> tuple[TenantStatus, ...]:
 
 @dataclass(frozen=True)
 class BudgetStatus:
-    """A tenant's budget as it is now. Left and used add up to what the period had.
+    """A tenant's budget as it is now, in its meter's unit. Left and used add up to what the period
+    had.
 
     Attributes:
-        left_millislice_s: what is left; None until the daemon has begun its first period.
-        reserved_millislice_s: how much of that running jobs may still use up.
-        used_millislice_s: what the runs that it pays for have used since its period began; None if
-            not asked for.
-        rate_millislices: what the running jobs that it pays for hold: a second uses up as many
-            millislice-seconds.
+        left: what is left; None until the daemon has begun its first period.
+        reserved: how much of that running jobs may still use up.
+        used: what was used of it since its period began; None if not asked for.
+        rate: what the running jobs that it pays for use up in a second: the millislices that they
+            hold. 0 of tokens.
         ends_s: when nothing is left at this rate, in Unix seconds; None if nothing is used up.
         period_start_s: when the running period began, in Unix seconds; None without periods.
         resets_s: when the next period begins, in Unix seconds; None if never.
@@ -160,30 +160,30 @@ class BudgetStatus:
 
     tenant: str
     budget: Budget
-    left_millislice_s: int | None
-    reserved_millislice_s: int
-    used_millislice_s: int | None
-    rate_millislices: int
+    left: int | None
+    reserved: int
+    used: int | None
+    rate: int
     ends_s: int | None
     period_start_s: int | None
     resets_s: int | None
 
     @computed_field
     @property
-    def had_millislice_s(self) -> int | None:
+    def had(self) -> int | None:
         """What the running period had: its amount, with what was carried over, granted, adjusted.
 
         None if left or used is not known.
         """
-        if self.left_millislice_s is None or self.used_millislice_s is None:
+        if self.left is None or self.used is None:
             return None
-        return self.left_millislice_s + self.used_millislice_s
+        return self.left + self.used
 
 
 def budget_status(
     tenant: str, budget: Budget, ledger_view: LedgerView, zone: str, used_millislice_s: int | None
 ) -> BudgetStatus:
-    """The status of a tenant's budget; ``zone`` is the time zone of its periods."""
+    """The status of a tenant's budget of slices; ``zone`` is the time zone of its periods."""
     tenant_budget, now_s = ledger_view.left.get(tenant), ledger_view.now_s
     left = tenant_budget.left_millislice_s if tenant_budget is not None else None
     held = (run for run in ledger_view.reservations if run.payer == tenant)
@@ -199,6 +199,15 @@ def budget_status(
         period_start_s(budget.period, now_s, zone) or None,
         next_start_s(budget.period, now_s, zone),
     )
+
+
+def token_budget_status(
+    tenant: str, budget: Budget, left: int | None, used: int | None, *, now_s: int, zone: str
+) -> BudgetStatus:
+    """The same of tokens: nothing of them is reserved, and no rate is known."""
+    period_s = period_start_s(budget.period, now_s, zone) or None
+    resets_s = next_start_s(budget.period, now_s, zone)
+    return BudgetStatus(tenant, budget, left, 0, used, 0, None, period_s, resets_s)
 
 
 def _still_reserved(balance: Balance | None, left_millislice_s: int | None) -> int:

@@ -21,7 +21,7 @@ def in_debt(plan: QuotaPlan) -> Iterator[Impact]:
         before = plan.before.left.get(name)
         if budget.startable_millislice_s == 0 and (before is None or before.startable_millislice_s):
             overdraft = plan.after.policy[name].budget
-            beyond = overdraft.overdraft_millislice_s if overdraft else 0
+            beyond = overdraft.overdraft if overdraft else 0
             words = (
                 f"its budget would have {hours(budget.left_millislice_s)} slice-hours left, with an"
                 f" overdraft of {hours(beyond)}: nothing starts until the next period or a grant"

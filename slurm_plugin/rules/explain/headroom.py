@@ -294,7 +294,7 @@ def startable_on_budgets(tenant: str, now: Situation) -> tuple[str, int | None]:
     The amount is never negative. ("", None) if no budget that has begun is on the way.
     """
     left = [
-        (max(0, now.available_millislice_s[name] + budget.overdraft_millislice_s), name)
+        (max(0, now.available_millislice_s[name] + budget.overdraft), name)
         for name in (tenant, *ancestors(now.policy, tenant))
         if (budget := now.policy[name].budget) and name in now.available_millislice_s
     ]

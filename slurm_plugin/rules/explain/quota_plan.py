@@ -173,7 +173,7 @@ def _entry(
             budget,
             period_start_s=period_start_s,
             last_rollover_s=last_rollover_s,
-            unspent_millislice_s=unspent(balance),
+            unspent_amount=unspent(balance),
             author="",
             reason="",
         )
@@ -187,8 +187,8 @@ def _entry(
         budget,
         period_start_s=period_start_s,
         last_rollover_s=last_rollover_s,
-        unspent_millislice_s=unspent(balance) - posts,
-        used_since_millislice_s=0,
+        unspent_amount=unspent(balance) - posts,
+        used_since_amount=0,
         reason="",
     )
 

@@ -183,7 +183,7 @@ def _of_tenants(
         command = f"slicewise budget {'grant' if is_operator else 'show'} {tenant.name}"
         command += " --amount SLICE_HOURS --reason WHY" if is_operator else ""
         budget, rate = facts.policy[tenant.name].budget, rates.get(tenant.name, 0)
-        overdraft = budget.overdraft_millislice_s if budget is not None else 0
+        overdraft = budget.overdraft if budget is not None else 0
         ends_s = facts.now_s + max(0, left) / rate if rate else None
         if left + overdraft <= 0:
             yield _error(

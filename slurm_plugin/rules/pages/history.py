@@ -79,7 +79,7 @@ def budget_chart(answer: HistoryAnswer, budget: BudgetStatus, zone: str) -> Mark
     per, unit = _SLICE_HOURS[1], _SLICE_HOURS[0]
     series = [figure_series(_LEFT, tuple(_divided(left.get(at_s), per) for at_s in times_s))]
     if begin_s and end_s:
-        whole, length_s = budget.budget.amount_millislice_s / per, end_s - begin_s
+        whole, length_s = budget.budget.amount / per, end_s - begin_s
         even = tuple(whole * (end_s - at_s) / length_s for at_s in times_s)
         series.append(figure_series("even_use", even))
     is_known = any(value is not None for value in series[0].values)

@@ -7,11 +7,10 @@ from typing import NoReturn
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
-from slicewise.cluster.language.meters import SLICES
+from slicewise.cluster.language.meters import SLICES, Meter
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import (
     Millislices,
-    MillisliceSeconds,
     millislices_from_text,
     slices_text,
     slices_words,
@@ -61,8 +60,8 @@ def models_text(limits: Mapping[str, int]) -> str:
     return ", ".join(f"{slices_words(n)} on {name}" for name, n in sorted(limits.items()))
 
 
-def slice_hours_from_text(text: str, key: str, unlimited: str = "") -> MillisliceSeconds:
-    """Read slice-hours such as ``1000`` or ``0.5``.
+def budget_amount(text: str, key: str, unlimited: str = "", meter: Meter = SLICES) -> int:
+    """Read an amount in a meter's words, such as ``1000`` or ``0.5`` slice-hours.
 
     The word that ``unlimited`` gives, if it is not "", stands for the largest budget. Raises
     InvalidInputError, naming ``key``: SW-VALUE, also below zero.
@@ -73,7 +72,7 @@ def slice_hours_from_text(text: str, key: str, unlimited: str = "") -> Millislic
         raise InvalidInputError(
             Code.VALUE, f"{key}: {text!r} is below zero.", "Only budget adjust takes a sign."
         )
-    return MillisliceSeconds(SLICES.amount(text, key))
+    return meter.amount(text, key)
 
 
 def period_from_text(text: str) -> Period:
@@ -98,7 +97,9 @@ class BudgetWords:
     overdraft: str | None = None
 
 
-def budget_from_words(tenant: str, before: Budget | None, words: BudgetWords) -> Budget:
+def budget_from_words(
+    tenant: str, before: Budget | None, words: BudgetWords, meter: Meter = SLICES
+) -> Budget:
     """Return the budget after the operator's changes; ``before`` is None if there was none.
 
     Raises InvalidInputError: SW-BUDGET-NONE, SW-VALUE.
@@ -106,24 +107,21 @@ def budget_from_words(tenant: str, before: Budget | None, words: BudgetWords) ->
     if before is None and (words.period is None or words.amount is None):
         raise InvalidInputError(
             Code.BUDGET_NONE,
-            f"Tenant {tenant!r} has no budget yet, so there is nothing to leave as it is.",
-            f"Give both: --period {'|'.join(Period)} --amount SLICE_HOURS",
+            f"Tenant {tenant!r} has no budget of {meter.unit} yet, so there is nothing to leave as"
+            " it is.",
+            f"Give both: --period {'|'.join(Period)} --amount AMOUNT, in {meter.unit}.",
         )
     given = {
         "period": _read(words.period, period_from_text),
-        "amount_millislice_s": _read(words.amount, slice_hours_from_text, "--amount"),
-        "carry_over_millislice_s": _read(
-            words.carry_over, slice_hours_from_text, "--carry-over", ALL
-        ),
-        "overdraft_millislice_s": _read(
-            words.overdraft, slice_hours_from_text, "--overdraft", UNLIMITED
-        ),
+        "amount": _read(words.amount, budget_amount, "--amount", "", meter),
+        "carry_over": _read(words.carry_over, budget_amount, "--carry-over", ALL, meter),
+        "overdraft": _read(words.overdraft, budget_amount, "--overdraft", UNLIMITED, meter),
     }
-    kept = asdict(before) if before else {}
+    kept = asdict(before) if before else {"meter": meter.name}
     return Budget(**kept | {name: value for name, value in given.items() if value is not None})
 
 
-def _read(text: str | None, reader: Callable[..., object], *options: str) -> object:
+def _read(text: str | None, reader: Callable[..., object], *options: object) -> object:
     return None if text is None else reader(text, *options)
 
 

@@ -86,9 +86,5 @@ def period_budgets(policy: Policy) -> Mapping[str, int]:
     for name, payer in payers(policy).items():
         budget = policy[payer].budget
         if budget is not None and budget.period is not Period.NONE:
-            limits[name] = (
-                budget.amount_millislice_s
-                + budget.carry_over_millislice_s
-                + budget.overdraft_millislice_s
-            )
+            limits[name] = budget.amount + budget.carry_over + budget.overdraft
     return limits

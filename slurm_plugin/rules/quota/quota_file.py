@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 from slicewise.cluster.language.accounts import account_name
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.meters import BUDGETED, SLICES, TOKENS
 from slicewise.cluster.language.toml_text import read_toml, toml_key
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.settings.file import Settings
@@ -18,16 +19,24 @@ from slicewise.slurm_plugin.rules.quota.amounts import (
     budget_from_words,
 )
 from slicewise.slurm_plugin.rules.quota.attributes import SETTINGS, QuotaSetting
-from slicewise.slurm_plugin.rules.quota.types import Budget, Policy, Quota, Tenant, TenantUpdate
+from slicewise.slurm_plugin.rules.quota.types import (
+    Budget,
+    Policy,
+    Quota,
+    Tenant,
+    TenantUpdate,
+)
 
 _EXAMPLE = """\
 # What is to change, a table a tenant; what is left out stays as it is. The words are those of
-# slicewise tenant-quota set and slicewise budget set. Amounts are slices; budgets, slice-hours.
+# slicewise tenant-quota set and slicewise budget set. Amounts are slices; of budgets, slice-hours,
+# or tokens.
 [tenants.vision]
 %s
 [tenants.nlp]
 nominal = 9
 budget = { period = "month", amount = 1000, carry_over = "all", overdraft = 50 }    # or "none"
+token_budget = { period = "month", amount = 2000000 }
 
 [tenants.speech]
 parent = "nlp"                      # moved below another tenant; "" is at the top
@@ -77,7 +86,9 @@ def example(tenants: Sequence[str], types: Sequence[str]) -> str:
 
 _TENANTS = "tenants"
 _REMOVE = "remove"
-_KEYS = (*(setting.key for setting in SETTINGS), "budget", "parent", _REMOVE)
+_BUDGETS = {SLICES.name: "budget", TOKENS.name: "token_budget"}
+"""The key of a budget, by its meter."""
+_KEYS = (*(setting.key for setting in SETTINGS), *_BUDGETS.values(), "parent", _REMOVE)
 _BUDGET_KEYS = ("period", "amount", "carry_over", "overdraft")
 
 _HEADING = re.compile(r"""\s*\[\s*tenants\s*\.\s*(?P<name>[\w-]+|"[^"]*"|'[^']*')\s*[\].]""")
@@ -244,7 +255,8 @@ def table_update(
             values |= faults.tried(name, _values, setting, words, before.quota, settings) or {}
     return TenantUpdate(
         name,
-        budget=faults.tried(name, _budget, before, words),
+        budget=faults.tried(name, _budget, before, words, SLICES.name),
+        token_budget=faults.tried(name, _budget, before, words, TOKENS.name),
         parent=faults.tried(name, _parent, words),
         **values,
     )
@@ -312,11 +324,15 @@ def _text(value: object, key: str) -> str:
     return str(value)
 
 
-def _budget(before: Tenant, words: Mapping[str, object]) -> Budget | Literal["off"] | None:
-    if "budget" not in words:
+def _budget(
+    before: Tenant, words: Mapping[str, object], meter: str
+) -> Budget | Literal["off"] | None:
+    name = _BUDGETS[meter]
+    if name not in words:
         return None
-    if words["budget"] == NONE:
+    if words[name] == NONE:
         return "off"
-    given = _keyed("budget", words["budget"], _BUDGET_KEYS)
+    given = _keyed(name, words[name], _BUDGET_KEYS)
     texts = {key: _text(value, key) for key, value in given.items()}
-    return budget_from_words(before.name, before.budget, BudgetWords(**texts))
+    budget = before.budget_on(meter)
+    return budget_from_words(before.name, budget, BudgetWords(**texts), BUDGETED[meter])

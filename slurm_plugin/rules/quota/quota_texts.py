@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from slicewise.cluster.language.meters import SLICES
+from slicewise.cluster.language.meters import BUDGETED, Meter
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.quota.attributes import ATTRIBUTES
@@ -22,9 +22,10 @@ def change_words(name: str, before: Tenant | None, after: Tenant | None) -> str:
     if after is None:
         return f"{name}: removed"
     words = [quota_words(before.quota if before else None, after.quota)]
-    was, now = (_budget(tenant) if tenant else "none" for tenant in (before, after))
-    if now != was:
-        words.append(f"budget {now} (was {was})")
+    for meter in BUDGETED:
+        was, now = (_budget(tenant, meter) for tenant in (before, after))
+        if now != was:
+            words.append(f"budget {now} (was {was})")
     if before and before.parent != after.parent:
         words.append(f"{_place(after)} (was {_place(before)})")
     return f"{name}: {', '.join(words)}"
@@ -34,8 +35,9 @@ def _place(tenant: Tenant) -> str:
     return f"below {tenant.parent}" if tenant.parent else "at the top"
 
 
-def _budget(tenant: Tenant) -> str:
-    return budget_text(tenant.budget) if tenant.budget else "none"
+def _budget(tenant: Tenant | None, meter: str) -> str:
+    budget = tenant.budget_on(meter) if tenant else None
+    return budget_text(budget) if budget else "none"
 
 
 def types_beyond_text(types: Mapping[str, int], instances: Mapping[str, int]) -> str:
@@ -89,11 +91,12 @@ def budget_text(budget: Budget | Literal["off"]) -> str:
     """``1,000 slice-hours a month, carries over 100, overdraft 50``."""
     if budget == "off":
         return "none"
-    words = [f"{SLICES.text(budget.amount_millislice_s)} {SLICES.unit}{_every(budget.period)}"]
-    if budget.carry_over_millislice_s:
-        words.append(f"carries over {_most(budget.carry_over_millislice_s, 'all')}")
-    if budget.overdraft_millislice_s:
-        words.append(f"overdraft {_most(budget.overdraft_millislice_s, 'unlimited')}")
+    meter = BUDGETED[budget.meter]
+    words = [f"{meter.text(budget.amount)} {meter.unit}{_every(budget.period)}"]
+    if budget.carry_over:
+        words.append(f"carries over {_most(budget.carry_over, 'all', meter)}")
+    if budget.overdraft:
+        words.append(f"overdraft {_most(budget.overdraft, 'unlimited', meter)}")
     return ", ".join(words)
 
 
@@ -101,6 +104,5 @@ def _every(period: Period) -> str:
     return " once" if period is Period.NONE else f" a {period}"
 
 
-def _most(amount_millislice_s: int, word: str) -> str:
-    all_of_it = amount_millislice_s == MAX_BUDGET_MILLISLICE_S
-    return word if all_of_it else SLICES.text(amount_millislice_s)
+def _most(amount: int, word: str, meter: Meter) -> str:
+    return word if amount == MAX_BUDGET_MILLISLICE_S else meter.text(amount)

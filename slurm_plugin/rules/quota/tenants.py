@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from operator import eq, is_
+from typing import Literal
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
-from slicewise.cluster.language.meters import SLICES
+from slicewise.cluster.language.meters import BUDGETED, SLICES
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.service import OPENAI_NAME
 from slicewise.cluster.language.units import Millislices, slices_text
@@ -82,8 +83,8 @@ def _alone(policy: Policy, update: TenantUpdate) -> Policy:
     if update.parent is not None:
         _check_parent(policy, tenant)
     _check_quota(tenant.quota)
-    if tenant.budget is not None:
-        _check_budget(tenant.budget)
+    for meter in BUDGETED:
+        _check_budget(tenant.budget_on(meter))
     return {**policy, tenant.name: tenant}
 
 
@@ -293,15 +294,15 @@ def lesser(some: Mapping[str, int], others: Mapping[str, int]) -> Mapping[str, i
     return {**some, **others, **both}
 
 
-def payers(policy: Policy) -> Mapping[str, str]:
-    """The tenant that pays for each tenant's runs with its budget.
+def payers(policy: Policy, meter: str = SLICES.name) -> Mapping[str, str]:
+    """The tenant that pays for each tenant's runs with its budget on a meter.
 
     That is the nearest tenant with a budget, from the tenant itself upwards; the tenant itself if
     none has a budget.
     """
     budgets: dict[str, str] = {}
     for name in downward(policy):
-        own = policy[name].budget is not None
+        own = policy[name].budget_on(meter) is not None
         budgets[name] = name if own else budgets.get(parent(policy, name), "")
     return {name: budget or name for name, budget in budgets.items()}
 
@@ -337,13 +338,19 @@ def updated(tenant: Tenant, update: TenantUpdate) -> Tenant:
     """Return the tenant with the update's values, unchecked."""
     given = {one.field: getattr(update, one.field) for one in ATTRIBUTES}
     quota = replace(tenant.quota, **{k: value for k, value in given.items() if value is not None})
-    budget = tenant.budget if update.budget is None else update.budget
     return replace(
         tenant,
         parent=tenant.parent if update.parent is None else update.parent,
         quota=quota,
-        budget=None if budget == "off" else budget,
+        budget=_budget_after(tenant.budget, update.budget),
+        token_budget=_budget_after(tenant.token_budget, update.token_budget),
     )
+
+
+def _budget_after(before: Budget | None, change: Budget | Literal["off"] | None) -> Budget | None:
+    if change is None:
+        return before
+    return None if change == "off" else change
 
 
 def _check_name(name: str) -> None:
@@ -409,24 +416,27 @@ def check_slices(what: str, millislices: int) -> None:
         )
 
 
-def _check_budget(budget: Budget) -> None:
+def _check_budget(budget: Budget | None) -> None:
+    if budget is None:
+        return
     if budget.period not in tuple(Period):
         raise InvalidInputError(
             Code.VALUE,
             f"There is no period {budget.period!r}.",
             f"Give one of {', '.join(Period)}.",
         )
+    meter = BUDGETED[budget.meter]
     amounts = {
-        "A budget": budget.amount_millislice_s,
-        "A carry-over": budget.carry_over_millislice_s,
-        "An overdraft": budget.overdraft_millislice_s,
+        "A budget": budget.amount,
+        "A carry-over": budget.carry_over,
+        "An overdraft": budget.overdraft,
     }
     for what, amount in amounts.items():
         if not 0 <= amount <= MAX_BUDGET_MILLISLICE_S:
             raise InvalidInputError(
                 Code.VALUE,
-                f"{what} of {amount} millislice-seconds is out of range.",
-                f"Give 0 to {SLICES.text(MAX_BUDGET_MILLISLICE_S)} {SLICES.unit}.",
+                f"{what} of {meter.text(amount)} {meter.unit} is out of range.",
+                f"Give 0 to {meter.text(MAX_BUDGET_MILLISLICE_S)} {meter.unit}.",
             )
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Self
 
-from slicewise.cluster.language.meters import MOST
+from slicewise.cluster.language.meters import MOST, SLICES, TOKENS
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 
@@ -12,7 +12,7 @@ MAX_NOMINAL_MILLISLICES = Millislices(10**9)
 """A million slices: 142,857 GPUs. As a borrowing or lending limit it means "no limit"."""
 
 MAX_BUDGET_MILLISLICE_S = MillisliceSeconds(MOST)
-"""A thousand million slice-hours."""
+"""A thousand million slice-hours; on another meter as many of its units."""
 
 MAX_WEIGHT = 1_000_000
 MAX_TYPE_LIMIT = 1_000_000
@@ -49,18 +49,21 @@ class Quota:
 
 @dataclass(frozen=True)
 class Budget:
-    """The amount that a tenant may use up in a period.
+    """What a tenant may use up of a meter in a period. Amounts are in the meter's own unit.
 
     Attributes:
-        amount_millislice_s: amount granted at the start of each period.
-        carry_over_millislice_s: most of an unused amount that carries over into the next period.
-        overdraft_millislice_s: amount beyond what is left up to which Slurm still starts jobs.
+        amount: granted at the start of each period.
+        carry_over: most of an unused amount that carries over into the next period.
+        overdraft: beyond what is left, up to which Slurm still starts jobs, or the gateway lets
+            requests in.
+        meter: its name.
     """
 
     period: Period
-    amount_millislice_s: MillisliceSeconds
-    carry_over_millislice_s: MillisliceSeconds = MillisliceSeconds(0)
-    overdraft_millislice_s: MillisliceSeconds = MillisliceSeconds(0)
+    amount: int
+    carry_over: int = 0
+    overdraft: int = 0
+    meter: str = SLICES.name
 
 
 @dataclass(frozen=True)
@@ -69,14 +72,20 @@ class Tenant:
 
     Attributes:
         parent: the nearest account above it that is a tenant, "" if there is none.
-        budget: None if the tenant has no budget of its own: the nearest tenant above it that has
-            one then pays.
+        budget: of slices; None if the tenant has no budget of its own: the nearest tenant above it
+            that has one then pays.
+        token_budget: the same of tokens.
     """
 
     name: str
     parent: str
     quota: Quota
     budget: Budget | None = None
+    token_budget: Budget | None = None
+
+    def budget_on(self, meter: str) -> Budget | None:
+        """Its own budget on a meter."""
+        return self.token_budget if meter == TOKENS.name else self.budget
 
 
 Policy = Mapping[str, Tenant]
@@ -88,7 +97,7 @@ class TenantUpdate:
     """A change of one tenant. None leaves a value as it is; a new tenant begins with defaults.
 
     Attributes:
-        budget: the new budget, or "off" to remove the budget.
+        budget, token_budget: the new budget, or "off" to remove the budget.
         removed: True removes the tenant from the ledger's policy; its runs stay.
     """
 
@@ -103,6 +112,18 @@ class TenantUpdate:
     model_limits: Mapping[str, Millislices] | None = field(default=None, hash=False)
     budget: Budget | Literal["off"] | None = None
     type_nominals: Mapping[str, int] | None = field(default=None, hash=False)
+    token_budget: Budget | Literal["off"] | None = None
+
+    @classmethod
+    def of_budget(cls, tenant: str, meter: str, budget: Budget | Literal["off"]) -> Self:
+        """A change of nothing but the budget on a meter."""
+        if meter == TOKENS.name:
+            return cls(tenant, token_budget=budget)
+        return cls(tenant, budget=budget)
+
+    def budget_on(self, meter: str) -> Budget | Literal["off"] | None:
+        """What it makes of the budget on a meter."""
+        return self.token_budget if meter == TOKENS.name else self.budget
 
 
 @dataclass(frozen=True)

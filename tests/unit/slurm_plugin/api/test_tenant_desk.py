@@ -58,7 +58,7 @@ FIELDS: dict[str, Any] = {
     "parent": "",
     "change_id": 1,
     "kind": "grant",
-    "amount_millislice_s": 1,
+    "units": 1,
     "key": "k",
     "reason": "r",
     "window": {"window_id": 0, "tenant": "vision", "kind": "nominal", "amount_millislices": 1},
@@ -154,9 +154,7 @@ def test_every_request_of_operators_about_tenants_has_a_handler(site: Site):
         TenantDeleteRequest(tenant="vision"),
         BudgetSetRequest(tenant="vision", period="day", amount="1"),
         BudgetDeleteRequest(tenant="vision"),
-        BudgetEnterRequest(
-            tenant="vision", kind="grant", amount_millislice_s=1, key="k", reason="r"
-        ),
+        BudgetEnterRequest(tenant="vision", kind="grant", units=1, key="k", reason="r"),
     ],
 )
 async def test_a_daemon_that_stands_by_changes_nothing(
@@ -222,11 +220,11 @@ async def test_a_dry_import_writes_nothing(site: Site):
 @pytest.mark.parametrize(
     "words",
     [
-        {"amount_millislice_s": 0},
-        {"amount_millislice_s": -1},
-        {"kind": "adjust", "amount_millislice_s": 0},
-        {"kind": "adjust", "amount_millislice_s": -(10**30)},
-        {"amount_millislice_s": 10**30},
+        {"units": 0},
+        {"units": -1},
+        {"kind": "adjust", "units": 0},
+        {"kind": "adjust", "units": -(10**30)},
+        {"units": 10**30},
         {"key": ""},
         {"key": "a\0b"},
         {"reason": " "},
@@ -234,7 +232,7 @@ async def test_a_dry_import_writes_nothing(site: Site):
 )
 async def test_the_daemon_books_nothing_that_a_command_would_not(site: Site, words: dict[str, Any]):
     """Only the commands looked: at the socket, a grant could take back, without a reason."""
-    fields = {"tenant": "vision", "kind": "grant", "amount_millislice_s": 1, "key": "k"}
+    fields = {"tenant": "vision", "kind": "grant", "units": 1, "key": "k"}
     request = BudgetEnterRequest.model_construct(**{**fields, "reason": "r", **words})
     assert b"SW-WIRE" in await site.answered(request, ROOT)
     assert site.ledger.entered == []

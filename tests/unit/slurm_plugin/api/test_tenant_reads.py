@@ -65,7 +65,7 @@ async def test_an_operator_sees_every_tenant_loan_and_budget(reads: Reads):
     ]
     bio, lab = answer.budgets
     assert (bio.tenant, bio.period_start_s, bio.resets_s) == ("bio", None, None)
-    assert lab.budget.amount_millislice_s == 100_000
+    assert lab.budget.amount == 100_000
     assert lab.period_start_s is not None
     assert lab.resets_s is not None
     assert lab.period_start_s <= answer.now_s < lab.resets_s

@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.meters import TOKENS
 from slicewise.cluster.language.periods import Period
 from slicewise.slurm_plugin.ledger import policy_rows
 from slicewise.slurm_plugin.rules.quota.types import Budget
@@ -26,6 +27,10 @@ def row(period: str | None) -> SimpleNamespace:
         budget_millislice_s=3000,
         carry_over_millislice_s=2000,
         overdraft_millislice_s=1000,
+        token_budget_period=period,
+        budget_tokens=30,
+        carry_over_tokens=20,
+        overdraft_tokens=10,
         author="root",
         reason="",
         at_s=7,
@@ -37,6 +42,9 @@ def test_each_period_is_read(period: Period) -> None:
     budget = Budget(period, 3000, 2000, 1000)
     assert policy_rows.tenant(row(period.value)).budget == budget
     assert policy_rows.quota_change(row(period.value)).update.budget == budget
+    of_tokens = Budget(period, 30, 20, 10, TOKENS.name)
+    assert policy_rows.tenant(row(period.value)).token_budget == of_tokens
+    assert policy_rows.quota_change(row(period.value)).update.token_budget == of_tokens
 
 
 def test_off_is_no_budget_and_an_unchanged_one_no_change() -> None:

@@ -10,6 +10,7 @@ from builders.tenants import tenant
 from stand_ins.memory_ledger import MemoryStore
 
 from slicewise.cluster.language.errors import OutsideError
+from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.periods import Period, next_start_s, period_start_s
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.slurm_plugin.quota_cycle.rollover import roll_over_budgets
@@ -37,7 +38,7 @@ class Rolled(MemoryStore):
         entry = BudgetEntry("lone", "roll", 1000, JANUARY_S, "slicewise", "")
         assert self.enter(entry, 0)
 
-    def renewed(self) -> Mapping[str, int]:
+    def renewed(self, meter: str = SLICES.name) -> Mapping[str, int]:
         return self.begun_anew
 
     def use(self, start_s: int, seconds: int) -> None:

@@ -137,11 +137,13 @@ class FakeLedger(MemoryStore):
             self.found, self.changes = before, written
             raise
 
-    def set_budget(self, update: TenantUpdate, author: str, reason: str, amend: Amend) -> int:
-        before = self.found[update.tenant].budget
+    def set_budget(
+        self, update: TenantUpdate, author: str, reason: str, amend: Amend, meter: str
+    ) -> int:
+        before = self.found[update.tenant].budget_on(meter)
         self.change(update, author, reason)
-        balance = self.balances().get(update.tenant)
-        entry = amend(before, self.rollovers().get(update.tenant), unspent(balance))
+        balance = self.balances(meter).get(update.tenant)
+        entry = amend(before, self.rollovers(meter).get(update.tenant), unspent(balance))
         if entry is None:
             return 0
         assert self.enter(entry, unspent(balance))
@@ -159,8 +161,11 @@ class FakeLedger(MemoryStore):
     def outstanding(self) -> tuple[Loan, ...]:
         return ()
 
-    def entries(self, tenant: str | None, _since_s: int) -> tuple[BudgetEntry, ...]:
-        return tuple(one for one in self.entered if one.tenant == tenant)
+    def entries(self, tenant: str | None, _since_s: int, meter: str) -> tuple[BudgetEntry, ...]:
+        return tuple(one for one in self.entered if (one.tenant, one.meter) == (tenant, meter))
+
+    def used_since(self, _payer: str, _since_s: int, _meter: str) -> int:
+        return 0
 
     def charged_tenants(self) -> frozenset[str]:
         return frozenset()
@@ -846,10 +851,10 @@ def test_a_grant_that_got_no_answer_is_asked_for_again_and_booked_once(
 ):
     enter, failures = budgeted.enter, [UnreachableError("SW-DATABASE-DOWN", "gone")]
 
-    def lossy(entry: BudgetEntry, unspent_millislice_s: int | None) -> bool:
+    def lossy(entry: BudgetEntry, unspent_amount: int | None) -> bool:
         if failures and lost == "the question":
             raise failures.pop()
-        booked = enter(entry, unspent_millislice_s)
+        booked = enter(entry, unspent_amount)
         if failures:
             raise failures.pop()
         return booked
@@ -1097,7 +1102,7 @@ def test_another_period_says_what_of_the_one_before_is_gone(ledger: FakeLedger):
     said("budget", "set", "bio", "--period", "none", "--amount", "10")
     ledger.budgets.enter(BudgetEntry("bio", "roll", 36_000_000, 0, "slicewise", ""), None)
     said("budget", "grant", "bio", "--amount", "1.25", "--reason", "paper")
-    assert read("budget", "set", "bio", "--overdraft", "1")["lost_millislice_s"] == 0  # type: ignore[index,call-overload]
+    assert read("budget", "set", "bio", "--overdraft", "1")["lost"] == 0  # type: ignore[index,call-overload]
     text = said("budget", "set", "bio", "--period", "month", "--carry-over", "1")
     assert "10.25 slice-hours that were left are gone." in text
     assert "slicewise budget grant bio --amount 10.25 --reason WHY" in text
@@ -1109,6 +1114,25 @@ def test_grants_and_adjustments_are_booked_with_their_reasons(budgeted: FakeLedg
     found = [(one.kind, one.amount, one.reason) for one in budgeted.entered[1:]]
     assert found == [("grant", 1_800_000, "paper"), ("adjust", -900_000, "twice")]
     assert budgeted.entered[1].author == options.author_name()
+
+
+def test_a_budget_of_tokens_is_one_of_its_own(budgeted: FakeLedger):
+    tokens = ("--meter", "tokens")
+    text = said("budget", "set", "bio", *tokens, "--period", "none", "--amount", "5000")
+    assert "bio: 5,000 tokens once\n" in text
+    roll = BudgetEntry("bio", "roll", 5000, 0, "slicewise", "", meter="tokens")
+    budgeted.budgets.enter(roll, None)
+    grant = said("budget", "grant", "bio", *tokens, "--amount", "20", "--reason", "r")
+    assert grant == "bio: 20 tokens more; 5,020 are left\n"
+    (found,) = read("budget", "show", "bio", *tokens)
+    assert (found["left"], found["budget"]["meter"]) == (5020, "tokens")
+    assert "5,020" in said("budget", "show", *tokens)
+    assert "20" in said("budget", "history", "bio", *tokens)
+    (slices,) = read("budget", "show", "bio")
+    assert slices["left"] == 36_000_000
+    assert "no budget any more" in said("budget", "delete", "bio", *tokens)
+    assert budgeted.found["bio"].token_budget is None
+    assert budgeted.found["bio"].budget is not None
 
 
 def test_nothing_is_granted_that_the_period_to_come_would_take_back(ledger: FakeLedger):
@@ -1126,8 +1150,8 @@ def test_of_a_run_that_has_outlived_its_reservation_nothing_is_set_aside(budgete
     reserved = Transfer(TransferKind.RESERVE, MillisliceSeconds(5000), start_s + 5)
     budgeted.post([Charge(run, 0, (reserved,))])
     (found,) = read("budget", "show", "bio")
-    assert found["reserved_millislice_s"] == 0  # type: ignore[index]
-    assert found["left_millislice_s"] <= 36_000_000 - 3_600_000  # type: ignore[index]
+    assert found["reserved"] == 0  # type: ignore[index]
+    assert found["left"] <= 36_000_000 - 3_600_000  # type: ignore[index]
 
 
 def test_what_is_left_and_used_of_a_budget_adds_up_and_ends_at_this_rate(budgeted: FakeLedger):
@@ -1138,13 +1162,13 @@ def test_what_is_left_and_used_of_a_budget_adds_up_and_ends_at_this_rate(budgete
     budgeted.post([Charge(run, 0, (steps,))])
     before_s = int(time.time())
     (found,) = read("budget", "show", "bio")
-    assert found["had_millislice_s"] == 12 * 3_600_000
-    assert found["left_millislice_s"] + found["used_millislice_s"] == 12 * 3_600_000
-    assert found["rate_millislices"] == 2000
+    assert found["had"] == 12 * 3_600_000
+    assert found["left"] + found["used"] == 12 * 3_600_000
+    assert found["rate"] == 2000
     # 12 slice-hours less the 1 that is used last for 5.5 hours of 2 slices.
     assert abs(found["ends_s"] - before_s - 5.5 * 3600) < 600
     (listed,) = read("budget", "show")
-    assert (listed["used_millislice_s"], listed["had_millislice_s"]) == (None, None)
+    assert (listed["used"], listed["had"]) == (None, None)
     text = said("budget", "show", "bio")
     assert "ends in 5 h" in text or "lasts" in text
 
@@ -1166,7 +1190,7 @@ def test_what_was_ever_used_of_a_budget_without_periods_is_found_without_its_his
     used = ledger.audit.used_of_budget("bio", 0, now_s)
     monkeypatch.delattr(MemoryStore, "used_of_budget")
     (found,) = read("budget", "show", "bio")
-    assert found["used_millislice_s"] == used == 120_000
+    assert found["used"] == used == 120_000
 
 
 def test_the_budget_that_pays_for_a_tenant_is_shown_to_it(ledger: FakeLedger):

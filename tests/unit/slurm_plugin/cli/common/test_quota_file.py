@@ -6,6 +6,7 @@ import pytest
 from builders.settings import site_settings
 
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.meters import TOKENS
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.slurm_plugin.cli.common.quota_file import read_quota_file
@@ -78,6 +79,7 @@ def test_the_example_can_be_read(tmp_path: Path):
         MAX_BUDGET_MILLISLICE_S,
         MillisliceSeconds(50 * HOUR),
     )
+    assert nlp.token_budget == Budget(Period.MONTH, 2_000_000, meter=TOKENS.name)
     assert speech == TenantUpdate("speech", parent="nlp")
     assert course == TenantUpdate("course", removed=True)
 
@@ -93,8 +95,8 @@ def test_what_is_left_out_stays_as_it_is(tmp_path: Path):
     assert (update.type_limits, update.model_limits) == ({"1g.10gb": 3}, {"A100-80GB": 7000})
     assert update.budget == Budget(
         Period.MONTH,
-        MONTHLY.amount_millislice_s,
-        overdraft_millislice_s=MillisliceSeconds(HOUR // 2),
+        MONTHLY.amount,
+        overdraft=MillisliceSeconds(HOUR // 2),
     )
     assert (update.nominal_millislices, update.weight) == (None, None)
 

@@ -42,5 +42,5 @@ def test_left_and_used_are_what_the_period_had() -> None:
     one = status(None, None)
     text = shown(one)
     assert [word for word in ("10.00", "4.00", "6.00", "1.00", "never") if word not in text] == []
-    assert plain(one)["had_millislice_s"] == 10 * HOUR
+    assert plain(one)["had"] == 10 * HOUR
     assert "had" not in shown(status(None, None, used=None))

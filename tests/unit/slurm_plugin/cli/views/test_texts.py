@@ -275,7 +275,7 @@ def test_a_long_reason_takes_few_lines_of_a_narrow_terminal():
 def test_a_budgets_history_mixes_rules_and_entries_the_newest_first():
     entry = BudgetEntry("vision", "grant", 3_600_000, None, "root", "paper", at_s=5)
     events = budgets.events([change("start", budget=RULE), change("quota only")], [entry])
-    assert [(event.kind, event.amount_millislice_s) for event in events] == [
+    assert [(event.kind, event.amount) for event in events] == [
         ("grant", 3_600_000),
         ("rule", None),
     ]

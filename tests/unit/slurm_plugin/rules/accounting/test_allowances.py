@@ -3,7 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicewise.slurm_plugin.rules.accounting.allowances import TokenLimits, TokenUse, held
+from slicewise.slurm_plugin.rules.accounting.allowances import (
+    TokenLimits,
+    TokenPool,
+    TokenUse,
+    held,
+    less,
+    pooled,
+)
 
 LIMIT = st.none() | st.integers(0, 10_000)
 AMOUNT = st.integers(0, 20_000)
@@ -44,3 +51,35 @@ def test_the_reason_is_the_limit_that_leaves_least():
     assert (over.why, over.retry_s) == ("tokens_per_month: used up", 1000)
     over = held(limits, TokenUse(0, 0, 100), 5, **TIMES)
     assert (over.retry_s, "other gateways" in over.why) == (10, True)
+
+
+WANTED = st.dictionaries(st.sampled_from("abcdef"), st.just(0) | AMOUNT, min_size=1)
+
+
+@given(st.integers(-100, 20_000), AMOUNT, WANTED)
+def test_tenants_of_one_budget_never_get_more_together_than_it_has(
+    unposted: int, elsewhere: int, wanted: dict[str, int]
+):
+    given_shares = pooled(TokenPool("lab", unposted, elsewhere), wanted, 10)
+    tokens = {name: share.tokens for name, share in given_shares.items()}
+    left = max(0, unposted - elsewhere)
+    assert tokens.keys() == wanted.keys()
+    assert sum(tokens.values()) <= left
+    # Nobody who wants something gets less for those who want nothing.
+    assert sum(tokens[name] for name in wanted if wanted[name]) >= min(left, sum(wanted.values()))
+    assert all(bool(share.why) == (share.tokens == 0) for share in given_shares.values())
+
+
+def test_a_budget_that_is_used_up_says_when_its_period_ends():
+    used_up = TokenPool("lab", 0, 0, renewed_s=500)
+    (share,) = pooled(used_up, {"a": 9}, 10).values()
+    assert (share.why, share.retry_s) == ("token_budget: of lab: used up", 500)
+    (share,) = pooled(TokenPool("lab", 5, 5), {"a": 9}, 10).values()
+    assert ("other gateways" in share.why, share.retry_s) == (True, 10)
+
+
+def test_the_less_of_limit_and_budget_holds_and_says_why():
+    limited = held(TokenLimits(None, 100), TokenUse(0, 100), 5, **TIMES)
+    paid = pooled(TokenPool("lab", 50), {"a": 5}, 10)["a"]
+    assert less(limited, paid) == limited
+    assert less(None, paid) == paid

@@ -109,8 +109,8 @@ class TestPosts:
 class TestRoll:
     def roll(
         self,
-        unspent_millislice_s: int,
-        used_since_millislice_s: int = 0,
+        unspent_amount: int,
+        used_since_amount: int = 0,
         *,
         budget: Budget | None = None,
         last_rollover_s: int | None = 0,
@@ -120,8 +120,8 @@ class TestRoll:
             budget or a_budget(),
             period_start_s=P_S,
             last_rollover_s=last_rollover_s,
-            unspent_millislice_s=unspent_millislice_s,
-            used_since_millislice_s=used_since_millislice_s,
+            unspent_amount=unspent_amount,
+            used_since_amount=used_since_amount,
             reason="month from 2026-11-01",
         )
 
@@ -181,7 +181,7 @@ class TestAmended:
             after,
             period_start_s=P_S,
             last_rollover_s=last_rollover_s,
-            unspent_millislice_s=300,
+            unspent_amount=300,
             author="olga",
             reason="more",
         )

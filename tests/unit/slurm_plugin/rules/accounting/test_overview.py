@@ -75,15 +75,15 @@ def test_a_budget_says_what_is_left_how_much_of_it_is_reserved_and_when_it_ends(
     amounts = (MillisliceSeconds(n) for n in (900_000, 500_000, 320_000, 80_000, 0))
     found = budget_of_bio(Balance("bio", *amounts))
     # Of 820,000 that are not posted, the run has used 120,000 more.
-    assert (found.left_millislice_s, found.reserved_millislice_s) == (700_000, 200_000)
-    assert (found.rate_millislices, found.ends_s) == (2000, THURSDAY_S + 350)
+    assert (found.left, found.reserved) == (700_000, 200_000)
+    assert (found.rate, found.ends_s) == (2000, THURSDAY_S + 350)
     assert found.resets_s == THURSDAY_S + 4 * 86_400
-    assert found.had_millislice_s == 880_000
+    assert found.had == 880_000
 
 
 def test_of_a_budget_without_a_balance_nothing_is_left_or_reserved():
     found = budget_of_bio(None)
-    assert (found.left_millislice_s, found.reserved_millislice_s, found.ends_s) == (0, 0, None)
+    assert (found.left, found.reserved, found.ends_s) == (0, 0, None)
 
 
 def test_each_tenant_is_followed_by_those_below_it():

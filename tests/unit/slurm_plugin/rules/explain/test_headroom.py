@@ -145,9 +145,7 @@ def test_limits_of_a_type_and_of_a_model_count_those_below_too():
 
 
 def budgeted(available: int, overdraft: int = 0) -> Situation:
-    budget = Budget(
-        Period.MONTH, MillisliceSeconds(10**9), overdraft_millislice_s=MillisliceSeconds(overdraft)
-    )
+    budget = Budget(Period.MONTH, MillisliceSeconds(10**9), overdraft=MillisliceSeconds(overdraft))
     lab = replace(free_tenant("lab", 9000), budget=budget)
     return situation(lab, free_tenant("a", 9000, "lab"), available={"lab": available})
 

@@ -338,13 +338,13 @@ def test_a_smaller_budget_that_is_used_up_is_debt():
     there = now(
         policy({"a": monthly}, a=6000), balances={"a": balance(4 * HOUR)}, rollovers={"a": 0}
     )
-    smaller = replace(monthly, amount_millislice_s=MillisliceSeconds(5 * HOUR))
+    smaller = replace(monthly, amount=MillisliceSeconds(5 * HOUR))
     plan = planned(there, policy({"a": smaller}, a=6000))
     assert plan.after.left["a"].left_millislice_s == -HOUR
     assert plan.allowed.run_minutes == {"a": 0}
     (impact,) = impacts(there, plan, {})
     assert (impact.kind, "-1.00 slice-hours left" in impact.words) == (ImpactKind.IN_DEBT, True)
-    larger = replace(monthly, amount_millislice_s=MillisliceSeconds(7 * HOUR))
+    larger = replace(monthly, amount=MillisliceSeconds(7 * HOUR))
     assert hurt(there, policy({"a": larger}, a=6000)) == []
 
 
@@ -364,7 +364,7 @@ def test_a_new_budget_that_lasts_too_short_at_what_runs_now_is_told():
     assert used_up(there, policy({"a": DAILY}, a=6000), EVENING) == [("a", 3600)]
     assert used_up(there, policy({"a": DAILY}, a=6000), {"a": 1000 + 3600}) == []
     assert used_up(there, policy({"a": ONCE}, a=6000), {}) == [("a", 3600)]
-    yearly = replace(ONCE, amount_millislice_s=MillisliceSeconds(3 * 24 * 366 * HOUR))
+    yearly = replace(ONCE, amount=MillisliceSeconds(3 * 24 * 366 * HOUR))
     assert used_up(there, policy({"a": yearly}, a=6000), {}) == []
     assert used_up(now(policy(a=6000)), policy({"a": ONCE}, a=6000), {}) == []
 
@@ -372,9 +372,9 @@ def test_a_new_budget_that_lasts_too_short_at_what_runs_now_is_told():
 def test_what_a_budget_is_lowered_to_lasts_less_its_use():
     before = policy({"a": DAILY}, a=6000)
     there = now(before, job(1, "a", 3), balances={"a": balance(2 * HOUR)}, rollovers={"a": 0})
-    lower = replace(DAILY, amount_millislice_s=MillisliceSeconds(2 * HOUR))
+    lower = replace(DAILY, amount=MillisliceSeconds(2 * HOUR))
     assert used_up(there, policy({"a": lower}, a=6000), EVENING) == [("a", 1200)]
-    higher = replace(DAILY, overdraft_millislice_s=MillisliceSeconds(HOUR))
+    higher = replace(DAILY, overdraft=MillisliceSeconds(HOUR))
     assert used_up(there, policy({"a": higher}, a=6000), EVENING) == []
     assert used_up(there, before, EVENING) == [], "it is so already"
 

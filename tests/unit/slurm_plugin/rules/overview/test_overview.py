@@ -420,7 +420,7 @@ def test_a_budget_that_is_used_up_or_will_be_is_told_of():
 
 
 def test_an_overdraft_counts_as_left():
-    policy = with_budget(overdraft_millislice_s=1000)
+    policy = with_budget(overdraft=1000)
     now = facts(left_millislice_s={"lab": -500}, policy=policy, resets_s={"lab": None})
     assert overview(now, ROOT).attention == ()
 

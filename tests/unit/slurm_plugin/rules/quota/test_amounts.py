@@ -27,7 +27,7 @@ TYPES, MODELS = ("1g.10gb", "3g.40gb"), ("A100-80GB",)
     ],
 )
 def test_slice_hours_are_read_exactly(text: str, millislice_s: int):
-    assert amounts.slice_hours_from_text(text, "--amount") == millislice_s
+    assert amounts.budget_amount(text, "--amount") == millislice_s
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_slice_hours_are_read_exactly(text: str, millislice_s: int):
 )
 def test_what_is_no_exact_amount_is_refused_and_named(text: str, code: str):
     with pytest.raises(InvalidInputError, match=code) as refused:
-        amounts.slice_hours_from_text(text, "--amount")
+        amounts.budget_amount(text, "--amount")
     assert refused.value.refusal.message.startswith("--amount: ")
     assert refused.value.refusal.hint
 
@@ -59,7 +59,7 @@ def test_an_adjustment_has_a_sign():
 
 
 def test_the_word_for_no_bound_is_the_largest_amount():
-    assert amounts.slice_hours_from_text("all", "--carry-over", "all") == MAX_BUDGET_MILLISLICE_S
+    assert amounts.budget_amount("all", "--carry-over", "all") == MAX_BUDGET_MILLISLICE_S
     assert amounts.limit_from_text("unlimited", "--lending-limit") == MAX_NOMINAL_MILLISLICES
     assert amounts.limit_text(MAX_NOMINAL_MILLISLICES) == "unlimited"
     assert amounts.limit_text(3500) == "3.5"

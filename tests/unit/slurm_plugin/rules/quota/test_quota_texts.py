@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from builders.tenants import tenant
 
+from slicewise.cluster.language.meters import TOKENS
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.slurm_plugin.rules.quota.quota_texts import budget_text, change_words, quota_words
@@ -35,11 +36,11 @@ def test_what_was_set_stands_beside_what_it_was():
 
 def test_a_budgets_rule_in_words():
     assert budget_text(RULE) == "1,000 slice-hours a month, carries over all"
-    once = Budget(
-        Period.NONE, MillisliceSeconds(36), overdraft_millislice_s=MillisliceSeconds(1_800_000)
-    )
+    once = Budget(Period.NONE, MillisliceSeconds(36), overdraft=MillisliceSeconds(1_800_000))
     assert budget_text(once) == "0.00001 slice-hours once, overdraft 0.5"
     assert budget_text("off") == "none"
+    tokens = Budget(Period.WEEK, 2_000_000, MAX_BUDGET_MILLISLICE_S, 500, TOKENS.name)
+    assert budget_text(tokens) == "2,000,000 tokens a week, carries over all, overdraft 500"
 
 
 def test_a_change_of_a_tenant_in_one_line():
