@@ -601,13 +601,14 @@ class Code(StrEnum):
         `web_provider_failed` in the web server's log; compare `[web.oidc]` with the provider's
         discovery document.
         """)
-    WEB_TOKEN = ("SW-WEB-TOKEN", Area.SERVERS, ExitCode.NOT_PERMITTED, """
-        A token of Slurm's is wrong, has ended, is let in nowhere, or was sent for a page.
+    TOKEN = ("SW-TOKEN", Area.SERVERS, ExitCode.NOT_PERMITTED, """
+        A token of Slurm's is wrong, has ended, lasts too long, is let in nowhere, or was sent for a
+        page; or Slurm gave none to a command that asks from another host.
 
-        `scontrol token lifespan=3600`; ask at PATH.json.
+        `scontrol token lifespan=3600`; of the page ask at PATH.json. Commands: follow the hint.
         """)
-    WEB_TOKEN_KEY = ("SW-WEB-TOKEN-KEY", Area.SERVERS, ExitCode.FAILED, """
-        `web.slurm_jwt_key` can't be read by the daemon, is no such key, or is not slurm.conf's.
+    TOKEN_KEY = ("SW-TOKEN-KEY", Area.SERVERS, ExitCode.FAILED, """
+        `daemon.slurm_jwt_key` can't be read by the daemon, is no such key, or is not slurm.conf's.
 
         Let SlurmUser read it; write the line that `doctor --fix` prints, restart the daemon.
         """)
@@ -811,10 +812,12 @@ class Code(StrEnum):
         Give its unit as many (`LimitNOFILE`), or render under its limit.
         """)
     CERTIFICATE = ("SW-CERTIFICATE", Area.GATEWAY, ExitCode.FAILED, """
-        A certificate of the gateway can't be read, has ended, or ends soon.
+        A certificate of the gateway or the daemon can't be read, has ended, ends soon, or is not
+        believed.
 
         A new one where `gateway.certificate` says; then reload HAProxy
-        ([the gateway](../how-to/gateway.md)).
+        ([the gateway](../how-to/gateway.md)). The daemon's: where
+        `daemon.certificate` says; then restart it ([without munge](../how-to/without-munge.md)).
         """)
 
     DRIVER_MISSING = ("SW-DRIVER-MISSING", Area.GPUS, ExitCode.NOT_FOUND, """

@@ -1,11 +1,12 @@
-"""Asks the daemon for launcher and commands: on this host, else by munge on another."""
+"""Asks the daemon for launcher and commands: on this host, else on another by munge or a token."""
 
 import os
+import ssl
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
-from http.client import HTTPException, IncompleteRead, RemoteDisconnected
+from http.client import HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
 from socket import gaierror
 from threading import Thread
 
@@ -149,12 +150,11 @@ class DaemonClient:
         if self._acting_for is not None:
             target = acting_target(self._acting_for, target)
         until_s = time.monotonic() + DEADLINE_S
-        if place != _HERE:
+        if place != _HERE and self._settings.certificate is None:
             message = f"{request.method} {target}\n".encode() + body
             return remote_client.ask(self._settings, place, message, until_s)
-        socket = self._settings.user_socket
         try:
-            with exchange(socket, request.method, target, body, until_s) as response:
+            with self._exchange(place, request.method, target, body, until_s) as response:
                 answer = response.read(ANSWER_LIMIT + 1)
                 is_cut = bool(response.length)
         except (RemoteDisconnected, IncompleteRead):
@@ -164,6 +164,17 @@ class DaemonClient:
         if len(answer) > ANSWER_LIMIT:
             raise ValueError(len(answer))
         return b"" if is_cut else answer
+
+    def _exchange(
+        self, place: str, method: str, target: str, body: bytes, until_s: float
+    ) -> AbstractContextManager[HTTPResponse]:
+        """The same request at this host's socket, or by https with a token."""
+        if place == _HERE:
+            return exchange(self._settings.user_socket, method, target, body, until_s)
+        # Imported here: only hosts without munge need it.
+        from slicewise.cluster.rpc import token_client  # noqa: PLC0415
+
+        return token_client.exchange(self._settings, place, method, target, body, until_s=until_s)
 
     @property
     def is_remote(self) -> bool:
@@ -192,17 +203,22 @@ def _hint(place: str) -> str:
 def _words(error: BaseException) -> str:
     match error:
         case TimeoutError():
-            return f"no answer within {DEADLINE_S:g} s"
+            words = f"no answer within {DEADLINE_S:g} s"
+        case ssl.SSLCertVerificationError(verify_message=why):
+            words = f"its certificate is not to be believed here ({why.rstrip('.')})"
+        case ssl.SSLError():
+            words = "it does not speak TLS as daemon.certificate wants it"
         case ConnectionRefusedError() | FileNotFoundError():
-            return "nothing listens there"
+            words = "nothing listens there"
         case gaierror() | UnicodeError():
-            return "its host name can't be resolved"
+            words = "its host name can't be resolved"
         case ValueError():
-            return "its answer is too long"
+            words = "its answer is too long"
         case OSError(errno=int(number)):
-            return os.strerror(number)
-    # A failure of several addresses, each in its own way.
-    return "it can't be reached"
+            words = os.strerror(number)
+        case _:  # A failure of several addresses, each in its own way.
+            words = "it can't be reached"
+    return words
 
 
 def _unsure(failures: Sequence[SlicewiseError]) -> SlicewiseError | None:

@@ -55,10 +55,12 @@ def exchange(
     *,
     headers: Mapping[str, str] = _HEADERS,
     tls_to: str | None = None,
+    trust: ssl.SSLContext | None = None,
 ) -> Iterator[HTTPResponse]:
     """Send a request; the response's body is to be read inside.
 
-    With ``tls_to``, the name of a host, TLS is spoken with whatever certificate is shown. Raises
+    With ``tls_to``, the name of a host, TLS is spoken: with who ``trust`` believes to be that host,
+    without it with whatever certificate is shown. Raises
     UnsentError if no connection is made, OSError, TimeoutError at ``until_s`` (of the monotonic
     clock), and HTTPException for what is no HTTP, or has more headers than 100 lines of 64 KiB.
     """
@@ -67,7 +69,7 @@ def exchange(
         try:
             connection.sock = _connected(place, until_s)
             if tls_to is not None:
-                connection.sock = _with_tls(connection.sock, tls_to, until_s)
+                connection.sock = _with_tls(connection.sock, tls_to, trust or _anybody(), until_s)
         except (OSError, UnicodeError) as error:
             raise UnsentError from error
         # What is busy answers and closes before it has read the request.
@@ -76,11 +78,15 @@ def exchange(
         yield connection.getresponse()
 
 
-def _with_tls(plain: socket.socket, host: str, until_s: float) -> _TlsSocket:
+def _anybody() -> ssl.SSLContext:
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
-    anybody.sslsocket_class = _TlsSocket
-    made = anybody.wrap_socket(plain, server_hostname=host or None)
+    return anybody
+
+
+def _with_tls(plain: socket.socket, host: str, trust: ssl.SSLContext, until_s: float) -> _TlsSocket:
+    trust.sslsocket_class = _TlsSocket
+    made = trust.wrap_socket(plain, server_hostname=host or None)
     assert isinstance(made, _TlsSocket)  # noqa: S101 -- as the context was told
     made.until_s = until_s
     return made

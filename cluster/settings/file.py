@@ -196,6 +196,22 @@ class DaemonSettings(_Section):
         description="HOST:PORT where users of other hosts, known by munge, reach the daemon; "
         "empty: none.",
     )
+    certificate: Path | None = Field(
+        None,
+        description="PEM file with certificate and key, that only SlurmUser and root can read: "
+        "daemon.listen speaks https, and users are known by tokens of Slurm in place of munge. "
+        "Set on every host.",
+    )
+    certificate_authority: Path | None = Field(
+        None,
+        description="PEM file by which other hosts believe daemon.certificate, readable by every "
+        "user; None: by what the host trusts.",
+    )
+    slurm_jwt_key: Path | None = Field(
+        None,
+        description="Slurm's jwt_hs256.key, which the daemon reads: its tokens (scontrol token) "
+        "name users at daemon.listen, and open the page's JSON. None: they don't.",
+    )
     connect: Addresses = Field(
         (),
         description="HOST:PORT where commands on other hosts find the daemon; for a pair, a list "
@@ -227,6 +243,15 @@ class DaemonSettings(_Section):
         description="Extend the time limit of replicas that are still needed; false: a successor "
         "takes over.",
     )
+
+    @model_validator(mode="after")
+    def _tokens_can_be_checked(self) -> Self:
+        if self.certificate is not None and self.slurm_jwt_key is None:
+            raise ValueError(
+                "certificate: needs slurm_jwt_key, by which the daemon knows who asks"
+                " (docs/how-to/without-munge.md)"
+            )
+        return self
 
     @model_validator(mode="after")
     def _slurmrestd_is_somewhere(self) -> Self:
@@ -520,11 +545,6 @@ class WebSettings(_Section):
         pattern=r"^[A-Za-z0-9.-]*$",
         description="Realm that proxies and the OpenID provider put behind names: alice@REALM is"
         " alice. Names with another one are refused.",
-    )
-    slurm_jwt_key: Path | None = Field(
-        None,
-        description="Slurm's jwt_hs256.key, which the daemon reads: its tokens (scontrol token)"
-        " open the page's JSON. Empty: they don't.",
     )
     oidc: OidcSettings = OidcSettings()
 

@@ -8,7 +8,8 @@ everything else.
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -93,6 +94,7 @@ class HttpServer:
         self.no_question = no_question
         self.refused: set[Connection] = set()
         self._handle = handle
+        self.tls: ssl.SSLContext | None = None
         self.open: set[Connection] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listening: asyncio.Server | None = None
@@ -104,12 +106,14 @@ class HttpServer:
             self._connection_maker(), sock=listener, backlog=BACKLOG
         )
 
-    async def start_tcp(self, host: str, port: int) -> None:
+    async def start_tcp(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen on a TCP port; raises OSError if it can't be.
 
-        Without TLS: of that, asyncio would not count a connection before its handshake is done.
+        A connection has its place, and its time for a question runs, from when it is accepted:
+        asyncio's own servers with TLS see it only once its handshake is done.
         """
         loop = asyncio.get_running_loop()
+        self.tls = tls
         self._listening = await loop.create_server(
             self._connection_maker(), host, port, backlog=BACKLOG
         )
@@ -131,6 +135,14 @@ class HttpServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do that beside everything else, until the server stops."""
+        self._end_with_this(asyncio.get_running_loop().create_task(work))
+
+    def _end_with_this(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def _connection_maker(self) -> Callable[[], "Connection"]:
         manager = web.Server(self._answer, request_factory=self._request)
         return lambda: Connection(self, manager)
@@ -148,8 +160,7 @@ class HttpServer:
         assert isinstance(connection, Connection)  # noqa: S101 -- the maker makes no other
         task: asyncio.Task[Any] | None = asyncio.current_task()
         assert task is not None  # noqa: S101 -- a coroutine has one
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._end_with_this(task)
         try:
             body = await request.read()
         except web.HTTPRequestEntityTooLarge:
@@ -179,7 +190,17 @@ class Connection(web.RequestHandler):
         gone: set when the connection has ended.
     """
 
-    __slots__ = ("_deadline", "_has_asked", "_received", "_server", "_works", "gone", "wire")
+    __slots__ = (
+        "_deadline",
+        "_early",
+        "_has_asked",
+        "_plain",
+        "_received",
+        "_server",
+        "_works",
+        "gone",
+        "wire",
+    )
 
     def __init__(self, server: HttpServer, manager: web.Server) -> None:
         super().__init__(
@@ -193,6 +214,7 @@ class Connection(web.RequestHandler):
         )
         self._server = server
         self._received = 0
+        self._early: bytearray | None = None
         self._has_asked = self._works = False
         self.gone = asyncio.Event()
         self._deadline: asyncio.TimerHandle | None = None
@@ -210,13 +232,45 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, if there is a place for it."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 -- a stream's is one
-        self.wire = transport
+        # That of TLS can't be aborted once it is closed.
+        self.wire = self._plain = transport
         self._server.open.add(self)
-        if self._server.places.enter(self):
-            self._wait(self._server.limits.question_s)
+        if not self._server.places.enter(self):
+            if self._server.tls is None:
+                self.refuse(BUSY, HTTPStatus.SERVICE_UNAVAILABLE)
+            else:  # A word would take a handshake.
+                self.drop()
+            return
+        self._wait(self._server.limits.question_s)
+        if self._server.tls is None:
             super().connection_made(transport)
         else:
-            self.refuse(BUSY, HTTPStatus.SERVICE_UNAVAILABLE)
+            # What is there already is for TLS to read.
+            transport.pause_reading()
+            self._early = bytearray()
+            self._server.begin(self._speak_tls(transport, self._server.tls))
+
+    async def _speak_tls(self, plain: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        limits, error = self._server.limits, None
+        try:
+            wire = await asyncio.get_running_loop().start_tls(
+                *(plain, self, tls),
+                server_side=True,
+                ssl_handshake_timeout=limits.question_s,
+                ssl_shutdown_timeout=_LINGER_S,
+            )
+        except OSError as raised:  # asyncio tells a protocol of its end only after a handshake.
+            wire, error = None, raised
+        except asyncio.CancelledError:
+            plain.abort()
+            wire = None
+        if wire is None or wire.is_closing():
+            self.connection_lost(error)
+        else:
+            self.wire, early, self._early = wire, self._early, None
+            super().connection_made(wire)
+            if early:
+                self.data_received(bytes(early))
 
     def data_received(self, data: bytes) -> None:
         """Take a part of a question; more than the longest is refused unread.
@@ -225,6 +279,10 @@ class Connection(web.RequestHandler):
         """
         if self._has_asked or self in self._server.refused:
             return
+        if self._early is not None:
+            # asyncio passes on what came with the handshake before it says that TLS is there.
+            self._early += data
+            return
         self._received += len(data)
         if self._received > self._server.limits.body_bytes + _HEAD_BYTES:
             self.refuse(too_long(self._server.limits.body_bytes), _TOO_LARGE)
@@ -232,8 +290,11 @@ class Connection(web.RequestHandler):
             super().data_received(data)
 
     def eof_received(self) -> bool:  # type: ignore[override]  # aiohttp always closes
-        """Whether it stays open: while a handler works, its peer may still want the answer."""
-        return self._works
+        """Whether it stays open: while a handler works, its peer may still want the answer.
+
+        With TLS it never does.
+        """
+        return self._works and self.wire.can_write_eof()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Free everything that the connection held."""
@@ -270,7 +331,7 @@ class Connection(web.RequestHandler):
     def drop(self) -> None:
         """Close the connection without an answer."""
         self._leave()
-        self.wire.abort()
+        self._plain.abort()
 
     def _is_served(self) -> bool:
         return self in self._server.open and self not in self._server.refused
@@ -290,7 +351,7 @@ class Connection(web.RequestHandler):
         server, self.transport = self._server, None
         self._leave()
         if len(server.refused) >= server.limits.refused:
-            self.wire.abort()
+            self._plain.abort()
             return web.Response()
         server.refused.add(self)
         body = failure(refusal).model_dump_json().encode()
@@ -301,7 +362,8 @@ class Connection(web.RequestHandler):
             + body
         )
         with suppress(OSError):  # The peer may be gone.
-            self.wire.write_eof()
+            if self.wire.can_write_eof():
+                self.wire.write_eof()
         if not self.wire.is_reading():
             self.wire.resume_reading()
         self._wait(_LINGER_S)

@@ -1,48 +1,40 @@
-"""Serves HTTP to other hosts: TCP, each question and answer a munge credential.
+"""Serves HTTP to other hosts: TCP, each question with what says who asks (``identities.py``).
 
-The network is not trusted. A question must be short, arrive soon and look like a credential before
-munged is asked, in two threads of its own, so that a flood of questions leaves munged free for
-Slurm. Silent connections make room for others (``common/connection_places.py``), and the launcher's
-hosts have places of their own, so that no other host can lock the launcher out.
+The network is not trusted. A question must be short and arrive soon. Silent connections make room
+for others (``common/connection_places.py``), and the launcher's hosts have places of their own, so
+that no other host can lock the launcher out.
 """
 
-import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import TypeVar
 
 from aiohttp import web
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import (
-    InvalidInputError,
     Refusal,
     SlicewiseError,
     UnreachableError,
 )
 from slicewise.cluster.rpc.messages import REQUEST_LIMIT
 from slicewise.cluster.rpc.munge import Munge
-from slicewise.cluster.rpc.munge_rpc import PREFIX, SEALED_PATH, MessagePart, seal, unseal
 from slicewise.cluster.settings.file import DaemonSettings, host_and_port
 from slicewise.slurm_plugin.api.desk import Roles
 from slicewise.slurm_plugin.api.http_server import (
-    SERVER,
     Connection,
     HttpLimits,
     HttpServer,
     Question,
 )
+from slicewise.slurm_plugin.api.identities import identity_of, refused
 from slicewise.slurm_plugin.api.places import Guests
-from slicewise.slurm_plugin.api.routes import Asked, Routes, status_of
+from slicewise.slurm_plugin.api.routes import Routes, status_of
+from slicewise.slurm_plugin.api.slurm_tokens import SlurmTokens
 from slicewise.slurm_plugin.common.log import report_failure
-from slicewise.slurm_plugin.common.sockets import BUSY, too_long
+from slicewise.slurm_plugin.common.sockets import BUSY
 from slicewise.slurm_plugin.rules.common.connection_places import ConnectionLimits
-
-T = TypeVar("T")
 
 BOUNDS = ConnectionLimits(connections=128, per_host=16, per_prefix=64, grace_s=0.5)
 LIMITS = HttpLimits(question_s=2.0, answer_s=15.0, body_bytes=2 * REQUEST_LIMIT, refused=128)
@@ -50,12 +42,7 @@ LIMITS = HttpLimits(question_s=2.0, answer_s=15.0, body_bytes=2 * REQUEST_LIMIT,
 _CONNECTIONS_PER_UID = 8
 """Questions of one user that are answered at a time: half of what a host may have, so that one user
 leaves room for others of that host. The launcher and operators have no such bound."""
-_MUNGE_THREADS = 2
-_MUNGE_S = 10.0
 _REPORT_EVERY_S = 10.0
-_NO_CREDENTIAL = Refusal(
-    Code.MUNGE, "This is not a MUNGE credential.", "Ask with the slicewise command."
-)
 
 
 class RemoteSocket:
@@ -66,6 +53,7 @@ class RemoteSocket:
         settings: DaemonSettings,
         routes: Routes,
         who: Roles,
+        tokens: SlurmTokens,
         *,
         bounds: ConnectionLimits = BOUNDS,
         limits: HttpLimits = LIMITS,
@@ -73,8 +61,7 @@ class RemoteSocket:
         self._settings = settings
         self._routes = routes
         self._roles = who
-        self._munge = Munge(settings.munge_socket)
-        self._threads = ThreadPoolExecutor(_MUNGE_THREADS, "munge")
+        self._identity = identity_of(settings, Munge(settings.munge_socket), tokens)
         self._guests = Guests(bounds)
         self._server = HttpServer(self._guests, self._reply, limits, self._no_question)
         self._by_uid: Counter[int] = Counter()
@@ -84,8 +71,9 @@ class RemoteSocket:
         """Listen, if ``listen`` is set; SlicewiseError (SW-SETTINGS) if that is impossible."""
         if not self._settings.listen:
             return
+        tls = self._identity.tls()
         try:
-            await self._server.start_tcp(*host_and_port(self._settings.listen))
+            await self._server.start_tcp(*host_and_port(self._settings.listen), tls)
         except OSError as error:
             raise SlicewiseError(
                 Code.SETTINGS,
@@ -96,14 +84,14 @@ class RemoteSocket:
     async def stop(self) -> None:
         """Stop listening and end every connection."""
         await self._server.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._identity.stop()
 
     async def _reply(self, question: Question) -> web.StreamResponse:
         connection = question.connection
         try:
-            part = await self._opened(question)
-            with self._counted(part.uid, connection):
-                return await self._answered(part, question)
+            opened = await self._identity.opened(question)
+            with self._counted(opened.asked.uid, connection):
+                return await opened.write(await self._routes.reply(opened.asked))
         except SlicewiseError as error:
             # It gives up its place: what has spoken is not dropped to make room for others.
             self._report(error, connection.address)
@@ -125,45 +113,9 @@ class RemoteSocket:
         finally:
             self._by_uid -= Counter([uid])
 
-    async def _opened(self, question: Question) -> MessagePart:
-        """The question that a credential holds, and who asks it."""
-        request, line = question.request, question.body
-        is_credential = line.startswith(PREFIX) and line.endswith(b"\n") and b"\0" not in line
-        if (request.method, request.raw_path) != ("POST", SEALED_PATH) or not is_credential:
-            raise _error(_NO_CREDENTIAL)
-        part = await self._in_thread(partial(unseal, self._munge, "question", line))
-        if len(part.data.partition(b"\n")[2]) > REQUEST_LIMIT:
-            raise _error(too_long(REQUEST_LIMIT))
-        return part
-
-    async def _answered(self, part: MessagePart, question: Question) -> web.StreamResponse:
-        place, _, body = part.data.partition(b"\n")
-        method, _, target = place.decode("utf-8", "replace").partition(" ")
-        reply = await self._routes.reply(Asked(method, target, body, part.uid))
-        credentials = seal(self._munge, "answer", part.nonce, reply.body, part.uid)
-        credential = await self._in_thread(partial(next, credentials, b""))
-        question.connection.answers()
-        response = web.StreamResponse(headers=reply.headers)
-        response.force_close()
-        response.headers["Server"] = SERVER
-        try:
-            await response.prepare(question.request)
-            while credential:
-                await response.write(credential)
-                credential = await self._in_thread(partial(next, credentials, b""))
-            await response.write_eof()
-        except (ConnectionError, SlicewiseError):
-            # The peer has gone, or munged: a part of an answer is none.
-            question.connection.drop()
-        return response
-
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        async with asyncio.timeout(_MUNGE_S):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
-
     def _no_question(self, connection: Connection) -> Refusal:
-        self._report(_error(_NO_CREDENTIAL), connection.address)
-        return _NO_CREDENTIAL
+        self._report(refused(self._identity.none), connection.address)
+        return self._identity.none
 
     def _report(self, error: SlicewiseError, address: str) -> None:
         """Log a refused credential, at most every ``_REPORT_EVERY_S`` seconds.
@@ -173,7 +125,3 @@ class RemoteSocket:
         if time.monotonic() >= self._report_due_s:
             self._report_due_s = time.monotonic() + _REPORT_EVERY_S
             report_failure("credential_refused", error, address=address)
-
-
-def _error(refusal: Refusal) -> InvalidInputError:
-    return InvalidInputError(refusal.code, refusal.message, refusal.hint)

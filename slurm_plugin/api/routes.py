@@ -35,6 +35,7 @@ _SHOWN = 64
 _WHO = {"launcher": "the launcher", "web": "the web server"}
 _STATUS = {
     Code.FORBIDDEN: HTTPStatus.FORBIDDEN,
+    Code.TOKEN: HTTPStatus.UNAUTHORIZED,
     Code.RATE: HTTPStatus.TOO_MANY_REQUESTS,
     Code.WIRE: HTTPStatus.BAD_REQUEST,
 }
@@ -42,7 +43,7 @@ _STATUS = {
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as it came, and who asks, by the kernel's word or munge's."""
+    """A request as it came, and who asks, by the kernel's word, munge's or a token's."""
 
     method: str
     target: str

@@ -1,13 +1,12 @@
 """One-time tokens by which users whom the daemon knows log in on the web page."""
 
-import asyncio
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from slicewise.cluster.language.codes import Code
-from slicewise.cluster.language.errors import InvalidInputError, OutsideError
+from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.rpc.web_messages import (
     WebLoginAnswer,
     WebLoginRequest,
@@ -19,8 +18,7 @@ from slicewise.cluster.rpc.web_messages import (
 )
 from slicewise.cluster.settings.file import WebSettings
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
-from slicewise.slurm_plugin.api.slurm_tokens import slurm_user_of
-from slicewise.slurm_plugin.common.log import report_failure
+from slicewise.slurm_plugin.api.slurm_tokens import SlurmTokens
 from slicewise.slurm_plugin.rules.common.bounded_tokens import BoundedTokens, token_key
 
 _LASTS_S = 120
@@ -41,9 +39,13 @@ class WebLogins:
     """
 
     def __init__(
-        self, settings: WebSettings, clock_s: Callable[[], float] = time.monotonic
+        self,
+        settings: WebSettings,
+        slurm_tokens: SlurmTokens,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
+        self._slurm_tokens = slurm_tokens
         self._clock_s = clock_s
         self._tokens = BoundedTokens[_Token](_PER_USER, _MOST)
 
@@ -84,25 +86,9 @@ class WebLogins:
     async def user_by_slurm(self, request: WebTokenRequest, _: int) -> WebUserAnswer:
         """Answer whose token of Slurm's it is. The web server never has the key.
 
-        Raises InvalidInputError (SW-WEB-TOKEN), OutsideError (SW-WEB-TOKEN-KEY).
+        Raises InvalidInputError (SW-TOKEN), OutsideError (SW-TOKEN-KEY).
         """
-        key_file = self._settings.slurm_jwt_key
-        if key_file is None:
-            raise InvalidInputError(
-                Code.WEB_TOKEN,
-                "This site lets no tokens of Slurm's in.",
-                "An operator can: web.slurm_jwt_key in slicewise.toml",
-            )
-        try:
-            user = await asyncio.to_thread(slurm_user_of, request.token, key_file)
-        except OSError as error:
-            report_failure("web_token_key_failed", error)
-            raise OutsideError(
-                Code.WEB_TOKEN_KEY,
-                "The daemon can't read Slurm's key.",
-                "The daemon's log says why: web_token_key_failed",
-            ) from None
-        return WebUserAnswer(user=user)
+        return WebUserAnswer(user=await self._slurm_tokens.user_of(request.token))
 
 
 async def whoami(_: WhoamiRequest, principal: Principal) -> WhoamiAnswer:

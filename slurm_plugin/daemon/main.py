@@ -30,6 +30,7 @@ from slicewise.slurm_plugin.api.orders import ServiceOrders
 from slicewise.slurm_plugin.api.rate_limit import RateLimiter
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.remote_socket import RemoteSocket
+from slicewise.slurm_plugin.api.slurm_tokens import SlurmTokens
 from slicewise.slurm_plugin.api.usage import UsageBooks
 from slicewise.slurm_plugin.api.user_socket import UserSocket, user_limits
 from slicewise.slurm_plugin.api.web_logins import WebLogins
@@ -127,6 +128,7 @@ class _Daemon:
             operators=self._who.administrators,
             aliases=settings.gateway.aliases,
         )
+        slurm_tokens = SlurmTokens(own.slurm_jwt_key)
         desk = Desk(
             self._cluster_state,
             self._admission.preview,
@@ -136,12 +138,12 @@ class _Daemon:
             generations=self._generations,
             keys=self._keys,
             usage=UsageBooks(ledger, leader, settings.ledger.time_zone),
-            web_logins=WebLogins(settings.web),
+            web_logins=WebLogins(settings.web, slurm_tokens),
             operators=operators_handlers(settings, slurm, ledger, cluster_state, reads),
             daemon=self,
         )
         self._user_socket = UserSocket(own.user_socket, desk.routes, user_limits(self._who))
-        self._remote_socket = RemoteSocket(own, desk.routes, self._who)
+        self._remote_socket = RemoteSocket(own, desk.routes, self._who, slurm_tokens)
         self._metrics.watch(settings, self._admission, self._cluster_state, self._leader, unread)
 
     async def run(self) -> None:

@@ -143,9 +143,9 @@ class DaemonReads:
         return await self._vouched(WebUserRequest(token=token))
 
     async def user_by_slurm(self, token: str) -> str:
-        """Return whose token of Slurm's this is. Raises InvalidInputError (SW-WEB-TOKEN)."""
+        """Return whose token of Slurm's this is. Raises InvalidInputError (SW-TOKEN)."""
         if not _may_be_token(token):
-            raise InvalidInputError(Code.WEB_TOKEN, "This is no token of Slurm's.")
+            raise InvalidInputError(Code.TOKEN, "This is no token of Slurm's.")
         return await self._vouched(WebTokenRequest(token=token))
 
     async def _vouched(self, request: WebUserRequest | WebTokenRequest) -> str:

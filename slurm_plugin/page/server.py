@@ -273,7 +273,7 @@ class WebServer:
             self._count(_REQUESTS, visit.visitor)
             if visit.method != "GET" or not visit.path.endswith(".json"):
                 raise InvalidInputError(
-                    Code.WEB_TOKEN, "A token of Slurm's opens the page's JSON only.", "PATH.json"
+                    Code.TOKEN, "A token of Slurm's opens the page's JSON only.", "PATH.json"
                 )
             user = await self._reads.user_by_slurm(authorization[len(_BEARER) :].strip())
             return self._sessions.passing(user)
@@ -630,7 +630,7 @@ _STATUS = {
     ),
     Code.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
     Code.WEB_LOGIN: HTTPStatus.UNAUTHORIZED,
-    Code.WEB_TOKEN: HTTPStatus.UNAUTHORIZED,
+    Code.TOKEN: HTTPStatus.UNAUTHORIZED,
     Code.WEB_PROXY: HTTPStatus.FORBIDDEN,
     Code.WEB_OIDC: HTTPStatus.BAD_GATEWAY,
     Code.WEB_HOST: HTTPStatus.MISDIRECTED_REQUEST,

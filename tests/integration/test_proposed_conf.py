@@ -24,10 +24,10 @@ from slicewise.cluster.language.slurm.billing_limits import BillingLimit
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.sandbox.host.packages import SEARCH_PATH
 from slicewise.slurm_plugin.rules.site.conf_checks import conf_checks
-from slicewise.slurm_plugin.rules.site.facts import SlurmFacts, Wanted, WebFacts
+from slicewise.slurm_plugin.rules.site.facts import SlurmFacts, TokenFacts, Wanted
 from slicewise.slurm_plugin.rules.site.partition_checks import partition_checks
 from slicewise.slurm_plugin.rules.site.proposed_files import conf_text
-from slicewise.slurm_plugin.rules.site.web_checks import web_checks
+from slicewise.slurm_plugin.rules.site.token_checks import token_checks
 from slicewise.slurm_plugin.rules.slurm_config.allocations import SliceBilling, raised
 from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import closed_to_qos, conf_lines
 
@@ -212,7 +212,7 @@ def found(site: Mapping[str, str]) -> tuple[Finding, ...]:
         PartitionView("cpu", {"cpu": 1.0, "mem": 0.25 / 1024}, ""),
     )
     facts = SlurmFacts(config, views, (a_node(memory_mib=4000),))
-    tokens = WebFacts("127.0.0.1:1", "root", tokens_by="/k", auth_alt=config)
+    tokens = TokenFacts(known_by="/k", auth_alt=config)
     closed = (
         PartitionView("gpu", {}, "", allow_qos=frozenset({"x"})),
         PartitionView("gpu", {}, "", deny_qos=frozenset({"x", *OURS})),
@@ -221,7 +221,7 @@ def found(site: Mapping[str, str]) -> tuple[Finding, ...]:
     return (
         *conf_checks(facts, WANTED),
         *partition_checks(facts, WANTED),
-        *web_checks(tokens),
+        *token_checks(tokens),
         *(one for view in closed for one in closed_to_qos([view], ["gpu"], OURS)),
     )
 

@@ -79,15 +79,16 @@ listen = "127.0.0.1:{free_port()}"
 proxies = ["127.0.0.1"]
 proxy_header = "X-Remote-User"
 proxy_secret_file = "{secret}"
-slurm_jwt_key = "{key}"
 """
     settings(tmp_path, monkeypatch, web)
     page, host = ("--section", "web"), ("--section", "host")
     (elsewhere,) = json.loads(run(*page, "--json").stdout)["sections"]
     assert elsewhere["skipped"] == "the page is on another host"
     file = tmp_path / "slicewise.toml"
-    file.write_text(file.read_text().replace("/nowhere/run", str(tmp_path)))
-    assert {"SW-WEB-DOWN", "SW-WEB-TOKEN-KEY", "SW-SETTINGS"} <= set(found(*page))
+    run_dir = f'{tmp_path}"\nslurm_jwt_key = "{key}'
+    file.write_text(file.read_text().replace("/nowhere/run", run_dir))
+    assert {"SW-WEB-DOWN", "SW-SETTINGS"} <= set(found(*page))
+    assert "SW-TOKEN-KEY" in found(*host)
     assert "No such file" in found(*page)["SW-SETTINGS"]
     secret.write_text("short")
     assert "has 5 bytes" in found(*page)["SW-SETTINGS"]

@@ -18,10 +18,11 @@ from stand_ins.web_world import known_users, page_up
 
 from slicewise.cluster.language.file_access import barrier
 from slicewise.cluster.runtime.host_look import holders
-from slicewise.cluster.settings.file import WebSettings
+from slicewise.cluster.settings.file import DaemonSettings, WebSettings
 from slicewise.launcher.gateway import certificates
 from slicewise.launcher.gateway.certificates import answer_at
 from slicewise.slurm_plugin.cli.commands import this_page
+from slicewise.slurm_plugin.cli.commands.this_host import token_facts
 from slicewise.slurm_plugin.cli.commands.this_page import page_facts
 from slicewise.slurm_plugin.rules.site.facts import WebFacts
 
@@ -45,12 +46,10 @@ def secrets(place: Path) -> dict[str, Any]:
     }
 
 
-def seen(
-    config: Mapping[str, str] = SLURM, gateway: str = "https://models.example.org", **web: object
-) -> WebFacts:
+def seen(gateway: str = "https://models.example.org", **web: object) -> WebFacts:
     """What there is to say of a page with these settings."""
     known = {"listen": f"127.0.0.1:{free_port()}", "url": f"https://{HOST}", **web}
-    return page_facts(WebSettings.model_validate(known), gateway, config, "slicewise")
+    return page_facts(WebSettings.model_validate(known), gateway, "slicewise")
 
 
 def unread(**web: object) -> list[str]:
@@ -236,12 +235,13 @@ def test_a_host_without_the_pages_user_is_seen(monkeypatch: pytest.MonkeyPatch, 
 def test_the_key_of_slurms_tokens_is_compared_with_slurm_confs(tmp_path: Path):
     key, link = tmp_path / "jwt_hs256.key", tmp_path / "link"
     link.symlink_to(key)
-    named = {**SLURM, "AuthAltTypes": "auth/jwt"}
+    named, daemon = {**SLURM, "AuthAltTypes": "auth/jwt"}, DaemonSettings(slurm_jwt_key=link)
     for more, signs in (
         (named, "/var/spool/slurmctld/jwt_hs256.key"),
         ({**named, "AuthAltParameters": f"disable_token_creation,jwt_key={key}"}, str(key)),
+        ({**named, "AuthAltParameters": "jwks=/etc/slurm/jwks.json"}, ""),
         (SLURM, ""),
     ):
-        found = seen(more, slurm_jwt_key=link)
-        assert (found.tokens_by, found.slurms_tokens_by) == (str(key), signs)
-    assert seen({}, slurm_jwt_key=link).tokens_by == ""
+        found = token_facts(daemon, more)
+        assert (found.known_by, found.signed_by) == (str(key), signs)
+    assert token_facts(daemon, {}).known_by == ""

@@ -303,7 +303,7 @@ async def test_a_token_of_slurms_opens_nothing_else(with_tokens: PageServer):
     for method, path in (("GET", "/cluster"), ("GET", "/live/cluster"), ("POST", "/logout")):
         sent = bearer("alice") | {"Origin": with_tokens.address}
         status, text, _ = await with_tokens.ask(method, path, headers=sent)
-        assert (status, "SW-WEB-TOKEN" in text) == (401, True)
+        assert (status, "SW-TOKEN" in text) == (401, True)
     for refused in (bearer("alice", lasts_s=-1), {"Authorization": "bearer x"}):
         assert (await with_tokens.get("/cluster.json", **refused))[0] == 401
     assert (await with_tokens.get("/cluster.json", **bearer("stranger")))[0] == 403

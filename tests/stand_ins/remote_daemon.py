@@ -33,6 +33,7 @@ from slicewise.slurm_plugin.api.desk import roles
 from slicewise.slurm_plugin.api.http_server import HttpLimits
 from slicewise.slurm_plugin.api.remote_socket import BOUNDS, LIMITS, RemoteSocket
 from slicewise.slurm_plugin.api.routes import Asked, Routes
+from slicewise.slurm_plugin.api.slurm_tokens import SlurmTokens
 from slicewise.slurm_plugin.rules.common.connection_places import ConnectionLimits
 from stand_ins.http_peer import connected_tcp, posted
 
@@ -96,7 +97,8 @@ async def serving(
     routes = Routes(
         {ViewRequest: daemon.answer, DeleteRequest: daemon.answer}, lambda _asker, _uid: True
     )
-    server = RemoteSocket(own, routes, roles(own), bounds=bounds, limits=limits)
+    tokens = SlurmTokens(own.slurm_jwt_key)
+    server = RemoteSocket(own, routes, roles(own), tokens, bounds=bounds, limits=limits)
     await server.start()
     yield daemon
     await server.stop()

@@ -24,6 +24,7 @@ from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.api.desk import Roles, user_name
 from slicewise.slurm_plugin.api.places import UserLimits
 from slicewise.slurm_plugin.api.routes import Routes
+from slicewise.slurm_plugin.api.slurm_tokens import SlurmTokens
 from slicewise.slurm_plugin.api.user_socket import UserSocket
 from slicewise.slurm_plugin.api.web_logins import WebLoginRequest, WebLogins
 from slicewise.slurm_plugin.page.server import WebServer
@@ -98,11 +99,13 @@ class PageServer:
 
 
 @asynccontextmanager
-async def page_up(place: Path, **web: object) -> AsyncIterator[PageServer]:
-    """Serve a page, with these settings of ``[web]``."""
+async def page_up(
+    place: Path, slurm_jwt_key: Path | None = None, **web: object
+) -> AsyncIterator[PageServer]:
+    """Serve a page, with these settings of ``[web]`` and that key of ``[daemon]``."""
     listen = f"127.0.0.1:{free_port()}"
     own = WebSettings.model_validate({"listen": listen, **web})
-    logins, asked = WebLogins(own), list[str]()
+    logins, asked = WebLogins(own, SlurmTokens(slurm_jwt_key)), list[str]()
 
     async def overview(_: Request, uid: int) -> BaseModel:
         asked.append(user_name(uid))

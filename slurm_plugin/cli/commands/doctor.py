@@ -91,6 +91,7 @@ from slicewise.slurm_plugin.rules.site.limit_checks import (
 )
 from slicewise.slurm_plugin.rules.site.partition_checks import by_mode, partition_checks
 from slicewise.slurm_plugin.rules.site.script_checks import script_checks
+from slicewise.slurm_plugin.rules.site.token_checks import certificate_checks
 from slicewise.slurm_plugin.rules.site.web_checks import web_checks
 from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import closed_to_qos
 
@@ -177,7 +178,7 @@ class _Site:
             billing=settings.billing,
             priority_max=settings.priority.max,
             munge_socket=str(daemon.munge_socket or ""),
-            asks_by_munge=bool(daemon.listen or daemon.connect),
+            asks_by_munge=bool(daemon.listen or daemon.connect) and not daemon.certificate,
             servers=settings.gateway.servers,
             grace_s=settings.lending.grace_s,
             term_s=settings.lending.term_s,
@@ -413,8 +414,7 @@ class _Site:
         # Imported here: aiohttp takes longer to import than everything else.
         from slicewise.slurm_plugin.api.http_server import SERVER  # noqa: PLC0415
 
-        config = {} if isinstance(self._slurm, SlicewiseError) else self._slurm.config
-        facts = page_facts(own, self._settings.gateway.url, config, SERVER)
+        facts = page_facts(own, self._settings.gateway.url, SERVER)
         return _found("web", (*_short_secrets(own), *web_checks(facts)))
 
     def nodes(self) -> SectionReport:
@@ -459,7 +459,8 @@ class _Site:
             "slurmctld": None if isinstance(seen, SlicewiseError) else seen.clock_ahead_s,
             "PostgreSQL": database.clock_ahead_s if database else None,
         }
-        return _found("host", (*host_checks(facts, ports), *clock_checks(clocks)))
+        ends = certificate_checks(facts.certificates, wall_s())
+        return _found("host", (*host_checks(facts, ports), *ends, *clock_checks(clocks)))
 
     def _database_if_here(self) -> LedgerFacts | None:
         if not self._is_controller or isinstance(self._database, SlicewiseError):

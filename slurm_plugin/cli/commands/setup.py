@@ -23,6 +23,11 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import settings_file
 from slicewise.cluster.slurm.open import open_slurm
 from slicewise.slurm_plugin.cli.commands.admission import proposed_script
+from slicewise.slurm_plugin.cli.commands.this_host import (
+    signing_key,
+    token_facts,
+    usual_signing_key,
+)
 from slicewise.slurm_plugin.cli.common.slurm_facts import slurm_facts
 from slicewise.slurm_plugin.rules.site import services_only as services_only_files
 from slicewise.slurm_plugin.rules.site.answers import Answers, guessed, unknown_types
@@ -48,6 +53,7 @@ from slicewise.slurm_plugin.rules.site.proposed_files import (
     settings_text,
     steps_text,
 )
+from slicewise.slurm_plugin.rules.site.token_checks import token_checks
 from slicewise.slurm_plugin.rules.slurm_config.allocations import allocations, fitting_unit
 
 _SECRET = "database-url"  # noqa: S105 -- a file's name
@@ -230,6 +236,14 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(filter(None, (word.strip() for word in text.split(","))))
 
 
+def _slurms_own(answers: Answers, config: Mapping[str, str]) -> SlurmsOwn:
+    slurms = SlurmsOwn(config.get("SLURM_CONF", SlurmsOwn.slurm_conf))
+    has_munge = config.get("AuthType", "auth/munge") == "auth/munge"
+    if has_munge or not answers.is_spread:
+        return slurms
+    return replace(slurms, jwt_key=signing_key(config) or str(usual_signing_key(config)))
+
+
 def _settings(answers: Answers, slurms: SlurmsOwn) -> Settings:
     """Return the proposed settings, checked as any slicewise.toml is."""
     try:
@@ -259,13 +273,13 @@ def _files(
 ) -> Mapping[str, str]:
     if services_only:
         return _services_files(answers, facts, unknown)
-    slurms = SlurmsOwn(facts.config.get("SLURM_CONF", SlurmsOwn.slurm_conf))
+    slurms = _slurms_own(answers, facts.config)
     settings = _settings(answers, slurms)
     wanted = replace(
         _wanted(answers, settings),
         billing=settings.billing,
         priority_max=settings.priority.max,
-        asks_by_munge=answers.is_spread,
+        asks_by_munge=answers.is_spread and not slurms.jwt_key,
     )
     own_limits = allocations(facts.billing_limits or ())
     billing = slice_billing(facts, wanted)
@@ -275,7 +289,8 @@ def _files(
         wanted = replace(wanted, billing=BillingUnit(billing.due))
     # What is proposed is for the day on which quotas are enforced; only the gate comes later.
     of_conf = conf_checks(facts, replace(wanted, mode="enforce"))
-    lacks = (*of_conf, *partition_checks(facts, wanted))
+    tokens = token_checks(token_facts(settings.daemon, facts.config))
+    lacks = (*of_conf, *partition_checks(facts, wanted), *tokens)
     if any(lack.code == Code.CONF_WEIGHTS for lack in lacks):
         slurms = replace(slurms, priority_max=fitting_priority_max(facts))
     nodes = [node.name for node in facts.nodes if node.is_in(frozenset(answers.partitions))]
@@ -299,9 +314,10 @@ def _files(
 def _services_files(
     answers: Answers, facts: SlurmFacts, unknown: Sequence[UnknownTypes]
 ) -> Mapping[str, str]:
-    slurms = SlurmsOwn(facts.config.get("SLURM_CONF", SlurmsOwn.slurm_conf))
+    slurms = _slurms_own(answers, facts.config)
     settings = _settings(answers, slurms)
     needs = services_only_files.needs(conf_checks(facts, _wanted(answers, settings)))
+    needs += tuple(token_checks(token_facts(settings.daemon, facts.config)))
     lines = conf_text(needs, Place.SLURM_CONF)
     launchers_url = _launchers_url(answers.database_url)
     texts = {

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -15,6 +16,7 @@ from slicewise.cluster.language.file_access import EVERY_USER, Need, Person, Rig
 from slicewise.cluster.language.host_findings import Space
 from slicewise.cluster.language.slurm.values import numbers
 from slicewise.cluster.rpc.munge import Munge
+from slicewise.cluster.rpc.token_client import trust_of
 from slicewise.cluster.runtime.database import database_place
 from slicewise.cluster.runtime.host_look import (
     disabled_units,
@@ -28,10 +30,15 @@ from slicewise.cluster.runtime.host_look import (
     working_directory,
 )
 from slicewise.cluster.settings.engines import EngineSettings
-from slicewise.cluster.settings.file import Settings, host_and_port
+from slicewise.cluster.settings.file import DaemonSettings, Settings, host_and_port
 from slicewise.cluster.settings.read import database_url, settings_file
 from slicewise.slurm_plugin.common.job_submit import job_submit_script
-from slicewise.slurm_plugin.rules.site.facts import FileFacts, HostFacts
+from slicewise.slurm_plugin.rules.site.facts import (
+    FileFacts,
+    HostFacts,
+    ShownCertificate,
+    TokenFacts,
+)
 from slicewise.slurm_plugin.rules.slurm_config.node_lines import device_files
 
 _ROOT = Person("root", 0)
@@ -55,6 +62,8 @@ _PRIVILEGED = (
     *("EpilogSlurmctld", "ResumeProgram", "SuspendProgram", "ResumeFailProgram"),
 )
 """Keys of slurm.conf with programs that root or SlurmUser runs."""
+_PATIENCE_S = 3.0
+"""For a daemon's certificate."""
 _FETCHED = Path("/run/slurm/conf")
 """What slurmd has from slurmctld where nodes have no files of their own."""
 _PAGES_PORT = "slicewise-web.socket"
@@ -103,6 +112,8 @@ def host_facts(
         disabled=disabled_units(_units(settings, needs_munge) if is_controller else ()),
         missing_files=missing_files("slicewise"),
         confs=_confs(config) if is_controller else ("", ""),
+        tokens=token_facts(settings.daemon, config) if is_controller else TokenFacts(),
+        certificates=tuple(_certificates(settings.daemon)),
     )
 
 
@@ -153,8 +164,9 @@ def _files(
         yield from file(settings.daemon.slurmrestd_token, "secret", operators[::-1])
         for path in (web.proxy_secret_file, web.oidc.client_secret_file):
             yield from file(path, "secret", ("root", web.user))
+        yield from file(settings.daemon.certificate, "secret", (slurm, "root"))
         # The daemon alone reads the key of Slurm's tokens.
-        yield from file(web.slurm_jwt_key, "secret", (slurm, "root"))
+        yield from file(settings.daemon.slurm_jwt_key, "secret", (slurm, "root"))
 
 
 def _every_users_needs(settings: Settings) -> Iterator[Need]:
@@ -164,13 +176,64 @@ def _every_users_needs(settings: Settings) -> Iterator[Need]:
         (settings.gateway.identity, Right.READ, "users can't apply services"),
         (settings.daemon.user_socket, Right.WRITE, "commands of users can't ask the daemon"),
         (
+            settings.daemon.certificate_authority,
+            Right.READ,
+            "commands of users don't believe a daemon on another host",
+        ),
+        (
             settings.daemon.munge_socket or _MUNGE,
             Right.WRITE,
             "where munge is used, users can't submit jobs, nor ask the daemon",
         ),
     )
     for path, right, why in wanted:
-        yield Need(way_to(path), EVERY_USER, right, why)
+        if path is not None:
+            yield Need(way_to(path), EVERY_USER, right, why)
+
+
+def token_facts(daemon: DaemonSettings, config: Mapping[str, str]) -> TokenFacts:
+    """Return by which keys the daemon knows, and Slurm signs, tokens."""
+    key = daemon.slurm_jwt_key
+    return TokenFacts(
+        known_by=str(key.resolve()) if key and config else "",
+        signed_by=signing_key(config),
+        auth_alt={key: text for key, text in config.items() if key.startswith("AuthAlt")},
+    )
+
+
+def signing_key(config: Mapping[str, str]) -> str:
+    """Return the file with which Slurm signs tokens; "" if it makes none."""
+    if "auth/jwt" not in config.get("AuthAltTypes", "").split(","):
+        return ""
+    words = dict(
+        parameter.partition("=")[::2]
+        for parameter in config.get("AuthAltParameters", "").split(",")
+    )
+    if "jwks" in words and "jwt_key" not in words:
+        return ""
+    return str(Path(words.get("jwt_key") or usual_signing_key(config)).resolve())
+
+
+def usual_signing_key(config: Mapping[str, str]) -> Path:
+    """Return where Slurm looks for the key if slurm.conf does not say."""
+    return Path(config.get("StateSaveLocation", "/"), "jwt_hs256.key")
+
+
+def _certificates(daemon: DaemonSettings) -> Iterator[ShownCertificate]:
+    """Yield what daemons show who ask by https; nothing of those that don't answer."""
+    for place in daemon.connect if daemon.certificate else ():
+        where = host_and_port(place)
+        with suppress(OSError, UnicodeError):
+            plain = socket.create_connection(where, _PATIENCE_S)
+            try:
+                with plain, trust_of(daemon).wrap_socket(plain, server_hostname=where[0]) as met:
+                    shown = met.getpeercert() or {}
+            except ssl.SSLCertVerificationError as error:
+                yield ShownCertificate(place, error.verify_message.rstrip("."))
+            else:
+                yield ShownCertificate(
+                    place, ends_s=ssl.cert_time_to_seconds(str(shown["notAfter"]))
+                )
 
 
 def _holds_password(path: Path) -> bool:
@@ -194,7 +257,8 @@ def _slurm_users_needs(
         (settings.database.url_file, read, starts),
         (Path(sys.executable), read | Right.ENTER, starts),
         (Path(__file__), read, starts),
-        (settings.web.slurm_jwt_key, read, no_tokens),
+        (daemon.slurm_jwt_key, read, no_tokens),
+        (daemon.certificate, read, starts),
         (daemon.slurmrestd_token, read, "the daemon can't ask slurmrestd"),
         (module, read, admits),
     )

@@ -1,7 +1,7 @@
 """Looks at the page of this host: who answers, and the files that it must read."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -17,13 +17,10 @@ from slicewise.slurm_plugin.rules.site.facts import Answerer, WebFacts
 _PATIENCE_S = 3.0
 
 
-def page_facts(
-    web: WebSettings, gateway_url: str, config: Mapping[str, str], server: str
-) -> WebFacts:
+def page_facts(web: WebSettings, gateway_url: str, server: str) -> WebFacts:
     """Return what is to be checked of the page; ``server`` is what its server calls itself.
 
-    ``config`` is slurm.conf as slurmctld has it, empty if it does not answer. Raises
-    PermissionError if the user who asks can't read a file of the page.
+    Raises PermissionError if the user who asks can't read a file of the page.
     """
     for file in _files(web):
         with suppress(FileNotFoundError):
@@ -43,9 +40,6 @@ def page_facts(
         needs=tuple(_needs(web)),
         is_plain=_is_plain(web),
         shared_name=_shared_name(web, gateway_url),
-        tokens_by=str(web.slurm_jwt_key.resolve()) if web.slurm_jwt_key and config else "",
-        slurms_tokens_by=_slurms_key(config),
-        auth_alt={key: text for key, text in config.items() if key.startswith("AuthAlt")},
     )
 
 
@@ -102,18 +96,3 @@ def _needs(web: WebSettings) -> Iterator[Need]:
     why = "the page's server does not start, or will not start again"
     for file in _files(web):
         yield Need(way_to(file), user, Right.READ, why)
-
-
-# Slurm's tokens
-
-
-def _slurms_key(config: Mapping[str, str]) -> str:
-    """Return the file with which Slurm signs tokens; "" if it makes none."""
-    if "auth/jwt" not in config.get("AuthAltTypes", "").split(","):
-        return ""
-    words = dict(
-        parameter.partition("=")[::2]
-        for parameter in config.get("AuthAltParameters", "").split(",")
-    )
-    default = Path(config.get("StateSaveLocation", "/"), "jwt_hs256.key")
-    return str(Path(words.get("jwt_key") or default).resolve())

@@ -427,8 +427,8 @@ def _auth(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
                 Code.CONF_AUTH,
                 f"AuthType is {kind}, and commands on other hosts ask the daemon by munge",
                 "they are refused where no munged runs",
-                advice="Run munged with one key on these hosts, or leave [daemon] listen and"
-                " connect empty.",
+                advice="Let them ask by https, with [daemon] certificate"
+                " (docs/how-to/without-munge.md); or run munged with one key on these hosts.",
             )
         return
     match = re.search(r"socket=([^,]+)", _said(facts, "AuthInfo"))

@@ -21,7 +21,7 @@ class Wanted:
         costs: millislices by GRES type.
         priority_max: the highest site_factor.
         munge_socket: "" where it is libmunge's default.
-        asks_by_munge: whether commands of other hosts ask the daemon.
+        asks_by_munge: whether commands of other hosts ask the daemon by munge.
         servers: most replicas of one service.
         grace_s, term_s: how long borrowed replicas may finish their requests, and for how long a
             loan is left alone at all.
@@ -132,6 +132,37 @@ class FileFacts:
 
 
 @dataclass(frozen=True)
+class TokenFacts:
+    """The key of Slurm's tokens.
+
+    Attributes:
+        known_by: the file by which the daemon knows them; "" if it knows none, or if slurmctld does
+            not answer.
+        signed_by: that of slurm.conf; "" if Slurm makes no tokens.
+        auth_alt: AuthAltTypes and AuthAltParameters of slurm.conf.
+    """
+
+    known_by: str = ""
+    signed_by: str = ""
+    auth_alt: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class ShownCertificate:
+    """The certificate that a daemon shows to other hosts, as commands of this host find it.
+
+    Attributes:
+        place: one of ``daemon.connect``.
+        problem: why they don't believe it; "" if they do.
+        ends_s: Unix seconds of its end.
+    """
+
+    place: str
+    problem: str = ""
+    ends_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class HostFacts:
     """The host on which the doctor runs.
 
@@ -147,6 +178,7 @@ class HostFacts:
         disabled: units of systemd that are here and do not start with the host.
         missing_files: files of the package that are not there.
         confs: the slurm.conf of this shell, and that of systemd's units.
+        certificates: those of daemons that are asked by https and answer.
     """
 
     files: tuple[FileFacts, ...] = ()
@@ -161,6 +193,8 @@ class HostFacts:
     disabled: tuple[str, ...] = ()
     missing_files: tuple[str, ...] = ()
     confs: tuple[str, str] = ("", "")
+    tokens: TokenFacts = TokenFacts()
+    certificates: tuple[ShownCertificate, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -191,10 +225,6 @@ class WebFacts:
         needs: what the user must be able to do with files.
         is_plain: whether browsers of other hosts ask by http.
         shared_name: the host name of both page and gateway; "" if they have two.
-        tokens_by: the key file by which the daemon knows Slurm's tokens; "" if it knows none, or
-            if slurmctld does not answer.
-        slurms_tokens_by: that of slurm.conf; "" if Slurm makes no tokens.
-        auth_alt: AuthAltTypes and AuthAltParameters of slurm.conf.
     """
 
     listen: str
@@ -205,6 +235,3 @@ class WebFacts:
     needs: tuple[Need, ...] = ()
     is_plain: bool = False
     shared_name: str = ""
-    tokens_by: str = ""
-    slurms_tokens_by: str = ""
-    auth_alt: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -15,6 +15,7 @@ from slicewise.cluster.language.host_findings import (
 from slicewise.cluster.language.slurm.values import numbers_text
 from slicewise.cluster.rpc.key_messages import KeyView
 from slicewise.slurm_plugin.rules.site.facts import DaemonFacts, FileFacts, HostFacts
+from slicewise.slurm_plugin.rules.site.token_checks import token_checks
 
 _LATE_S = 30.0
 _SKEW_S = 2.0
@@ -99,6 +100,7 @@ def host_checks(facts: HostFacts, replica_ports: frozenset[int]) -> tuple[Findin
         *_confs(*facts.confs),
         *_users(facts.users),
         *_munge(facts.munge),
+        *token_checks(facts.tokens),
         *_client_ports(facts, replica_ports),
     )
 

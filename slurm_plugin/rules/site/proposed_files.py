@@ -31,12 +31,15 @@ class SlurmsOwn:
 
     Attributes:
         slurm_conf: path of slurm.conf.
+        jwt_key: the key of its tokens, where other hosts must ask by https since Slurm has no
+            munge; "" where they ask by munge.
         priority_max: the highest site_factor that its own priorities want; None where 10,000 does.
         billing_per_slice: with which limits on billing and past use are worth what they are; None
             where nothing goes by billing.
     """
 
     slurm_conf: str = _USUAL_SLURM_CONF
+    jwt_key: str = ""
     priority_max: int | None = None
     billing_per_slice: Fraction | None = None
 
@@ -69,6 +72,13 @@ def settings_text(answers: Answers, slurms: SlurmsOwn, unknown: Iterable[Unknown
     if answers.is_spread:
         address = _toml(f"{answers.controller}:{_PORT}")
         lines += [f"listen = {address}", f"connect = {address}"]
+    if slurms.jwt_key:
+        lines += [
+            "# Slurm has no munge; docs/how-to/without-munge.md says how to make the certificate.",
+            'certificate = "/etc/slicewise/daemon.pem"',
+            'certificate_authority = "/etc/slicewise/daemon.crt"',
+            f"slurm_jwt_key = {_toml(slurms.jwt_key)}",
+        ]
     lines += [
         *("", "[database]", 'url_file = "/etc/slicewise/database-url"'),
         *("", "[gateway]", f"url = {_toml(f'http://{answers.gateway}:8080')}"),

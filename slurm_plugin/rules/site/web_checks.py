@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.file_access import unmet
-from slicewise.cluster.language.findings import Finding, Mend, Place, error, setting, warning
+from slicewise.cluster.language.findings import Finding, Mend, Place, error, warning
 from slicewise.slurm_plugin.rules.site.facts import WebFacts
-from slicewise.slurm_plugin.rules.slurm_config.conf_words import conf_line, conf_words
 
 
 def web_checks(facts: WebFacts) -> tuple[Finding, ...]:
@@ -16,7 +15,6 @@ def web_checks(facts: WebFacts) -> tuple[Finding, ...]:
         *unmet(facts.needs),
         *_plain(facts),
         *_name(facts),
-        *_tokens(facts),
     )
 
 
@@ -66,29 +64,4 @@ def _name(facts: WebFacts) -> Iterator[Finding]:
             "browsers send the page's cookies to the gateway, too, which deletes them; whatever"
             " else stands there gets them",
             advice="Give the page a host name of its own, in DNS, its certificate and [web] url.",
-        )
-
-
-def _tokens(facts: WebFacts) -> Iterator[Finding]:
-    if not facts.tokens_by or facts.tokens_by == facts.slurms_tokens_by:
-        return
-    if facts.slurms_tokens_by:
-        yield warning(
-            Code.WEB_TOKEN_KEY,
-            f"Slurm signs its tokens with {facts.slurms_tokens_by}, [web] slurm_jwt_key is"
-            f" {facts.tokens_by}",
-            "no token of Slurm's opens the page's JSON",
-            setting("web", f'slurm_jwt_key = "{facts.slurms_tokens_by}"'),
-            Mend(Place.DAEMON, "systemctl restart slicewise-daemon"),
-        )
-    else:
-        words = conf_words(facts.auth_alt, "AuthAltParameters")
-        beside = [word for word in words if not word.startswith("jwt_key=")]
-        yield warning(
-            Code.WEB_TOKEN_KEY,
-            "Slurm makes no tokens (AuthAltTypes has no auth/jwt), and [web] slurm_jwt_key is set",
-            "whoever can read that key can make tokens for the page, and nobody else",
-            conf_line("AuthAltTypes", (*conf_words(facts.auth_alt, "AuthAltTypes"), "auth/jwt")),
-            conf_line("AuthAltParameters", (*beside, f"jwt_key={facts.tokens_by}")),
-            advice="Or without Slurm's tokens: no slurm_jwt_key in [web].",
         )

@@ -48,6 +48,7 @@ from slicewise.slurm_plugin.api.rate_limit import OF_USER, RateLimiter
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.remote_socket import RemoteSocket
 from slicewise.slurm_plugin.api.routes import Asked
+from slicewise.slurm_plugin.api.slurm_tokens import SlurmTokens
 from slicewise.slurm_plugin.api.usage import UsageBooks
 from slicewise.slurm_plugin.api.web_logins import WebLogins
 from slicewise.slurm_plugin.common.explain_requests import HeadroomAnswer
@@ -144,7 +145,7 @@ async def asked(
         generations=ServiceGenerations(ledger, cluster_state, reads),
         keys=keys,
         usage=UsageBooks(ledger, ALONE, "UTC"),
-        web_logins=WebLogins(WebSettings(listen="127.0.0.1:8690")),
+        web_logins=WebLogins(WebSettings(listen="127.0.0.1:8690"), SlurmTokens(None)),
         operators=operators_handlers(settings(), slurm, ledger, cluster_state, reads),
         daemon=(daemon := Daemon()),
     )
@@ -153,7 +154,7 @@ async def asked(
         yield Asking(*parts)
         return
     munge, place = scripted_munge(monkeypatch), "127.0.0.1:7443"
-    server = RemoteSocket(DaemonSettings(listen=place), desk.routes, who)
+    server = RemoteSocket(DaemonSettings(listen=place), desk.routes, who, SlurmTokens(None))
     await server.start()
     yield Asking(*parts, answers=OtherHost(munge, place))
     await server.stop()

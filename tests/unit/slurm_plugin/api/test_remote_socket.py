@@ -30,6 +30,7 @@ from slicewise.slurm_plugin.api import remote_socket
 from slicewise.slurm_plugin.api.desk import roles
 from slicewise.slurm_plugin.api.remote_socket import BOUNDS, LIMITS, RemoteSocket
 from slicewise.slurm_plugin.api.routes import Routes
+from slicewise.slurm_plugin.api.slurm_tokens import SlurmTokens
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -305,6 +306,7 @@ async def test_one_user_does_not_take_all_places_of_his_host(daemon: Daemon, mun
 
 
 async def test_a_port_in_use_is_told(daemon: Daemon):
-    second = RemoteSocket(daemon.settings, Routes({}, lambda _, __: True), roles(daemon.settings))
+    routes, who = Routes({}, lambda _, __: True), roles(daemon.settings)
+    second = RemoteSocket(daemon.settings, routes, who, SlurmTokens(None))
     with pytest.raises(SlicewiseError, match="SW-SETTINGS"):
         await second.start()

@@ -18,6 +18,7 @@ from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.rpc.web_messages import WebLoginRequest, WebTokenRequest, WebUserRequest
 from slicewise.cluster.settings.file import WebSettings
 from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.slurm_tokens import SlurmTokens
 from slicewise.slurm_plugin.api.web_logins import WebLogins
 
 KEY = bytes(range(32))
@@ -45,9 +46,9 @@ def _clock_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jwt.api_jwt, "datetime", ClockOfTest)
 
 
-def logins(**settings: object) -> tuple[WebLogins, Clock]:
-    own = WebSettings.model_validate({"listen": "127.0.0.1:8690", **settings})
-    return WebLogins(own, clock := Clock()), clock
+def logins(key_file: Path | None = None) -> tuple[WebLogins, Clock]:
+    own = WebSettings(listen="127.0.0.1:8690")
+    return WebLogins(own, SlurmTokens(key_file), clock := Clock()), clock
 
 
 async def token(known: WebLogins, who: Principal = ALICE) -> str:
@@ -86,7 +87,7 @@ async def test_a_user_who_makes_many_pushes_out_the_own_only():
 
 
 async def test_there_are_none_without_a_page():
-    known = WebLogins(WebSettings())
+    known = WebLogins(WebSettings(), SlurmTokens(None))
     made = known.handlers()[WebLoginRequest](WebLoginRequest(), ALICE)
     assert await code(made) == "SW-WEB-OFF"
 
@@ -95,7 +96,7 @@ async def test_there_are_none_without_a_page():
 def of_slurm(tmp_path: Path) -> WebLogins:
     key_file = tmp_path / "jwt_hs256.key"
     key_file.write_bytes(KEY)
-    return logins(slurm_jwt_key=key_file)[0]
+    return logins(key_file)[0]
 
 
 def signed(key: bytes | str = KEY, algorithm: str = "HS256", **claims: object) -> str:
@@ -128,7 +129,7 @@ async def user_by(known: WebLogins, sent: str) -> str:
     ids=["key", "HS512", "none", "ended", "no end", "no user", "empty", "list", "cut", "dots", "x"],
 )
 async def test_every_other_token_is_refused(of_slurm: WebLogins, sent: str):
-    assert await code(user_by(of_slurm, sent)) == "SW-WEB-TOKEN"
+    assert await code(user_by(of_slurm, sent)) == "SW-TOKEN"
 
 
 def signed_by_pem(key: bytes) -> str:
@@ -143,7 +144,7 @@ async def test_what_everybody_may_know_signs_nothing(
     of_slurm: WebLogins, tmp_path: Path, known: bytes
 ):
     (tmp_path / "jwt_hs256.key").write_bytes(known)
-    assert await code(user_by(of_slurm, signed_by_pem(known))) == "SW-WEB-TOKEN-KEY"
+    assert await code(user_by(of_slurm, signed_by_pem(known))) == "SW-TOKEN-KEY"
 
 
 @pytest.mark.parametrize("key", [None, b"", b"short"])
@@ -154,11 +155,11 @@ async def test_without_a_key_there_is_no_way_in(
         (tmp_path / "jwt_hs256.key").unlink()
     else:
         (tmp_path / "jwt_hs256.key").write_bytes(key)
-    assert await code(user_by(of_slurm, signed(key=key or KEY))) == "SW-WEB-TOKEN-KEY"
+    assert await code(user_by(of_slurm, signed(key=key or KEY))) == "SW-TOKEN-KEY"
 
 
 async def test_a_site_that_names_no_key_lets_none_in():
-    assert await code(user_by(logins()[0], signed())) == "SW-WEB-TOKEN"
+    assert await code(user_by(logins()[0], signed())) == "SW-TOKEN"
 
 
 PRIVATE = _RSA.private_bytes(
@@ -176,14 +177,14 @@ async def test_a_token_of_slurms_names_its_user_as_often_as_it_is_sent(of_slurm:
 async def test_a_new_key_holds_at_once(of_slurm: WebLogins, tmp_path: Path):
     sent = signed()
     (tmp_path / "jwt_hs256.key").write_bytes(KEY[::-1])
-    assert await code(user_by(of_slurm, sent)) == "SW-WEB-TOKEN"
+    assert await code(user_by(of_slurm, sent)) == "SW-TOKEN"
     assert await user_by(of_slurm, signed(key=KEY[::-1])) == "alice"
 
 
 async def test_a_private_key_in_a_file_signs_as_any_bytes_do(of_slurm: WebLogins, tmp_path: Path):
     (tmp_path / "jwt_hs256.key").write_bytes(PRIVATE)
     assert await user_by(of_slurm, signed_by_pem(PRIVATE)) == "alice"
-    assert await code(user_by(of_slurm, signed_by_pem(PRIVATE[::-1]))) == "SW-WEB-TOKEN"
+    assert await code(user_by(of_slurm, signed_by_pem(PRIVATE[::-1]))) == "SW-TOKEN"
 
 
 async def test_a_token_made_by_a_clock_ahead_names_its_user(of_slurm: WebLogins):

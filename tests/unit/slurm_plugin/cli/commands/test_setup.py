@@ -84,6 +84,23 @@ def test_a_slurm_conf_elsewhere_is_told_to_the_units(
     assert "EnvironmentFile=-/etc/slicewise/environment\n" in UNIT.read_text()
 
 
+@pytest.mark.parametrize("hosts", ["", 'gateway = "gate"\n'])
+def test_where_slurm_has_no_munge_other_hosts_ask_by_https(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: str
+) -> None:
+    monkeypatch.setitem(CONFIG, "AuthType", "auth/slurm")
+    monkeypatch.setitem(CONFIG, "StateSaveLocation", "/var/spool/slurmctld")
+    assert run(tmp_path, hosts).exit_code == 0
+    out, key = tmp_path / "out", "/var/spool/slurmctld/jwt_hs256.key"
+    daemon = tomllib.loads((out / "slicewise.toml").read_text())["daemon"]
+    lines = (out / "slurm.conf.lines").read_text().splitlines()
+    wants = bool(hosts)
+    assert ("certificate" in daemon, daemon.get("slurm_jwt_key") == key) == (wants, wants)
+    assert ("AuthAltTypes=auth/jwt" in lines) == wants
+    assert (f"AuthAltParameters=jwt_key={key}" in lines) == wants
+    assert "munged" not in "".join(lines)
+
+
 def test_the_proposal_is_what_the_doctor_wants_beside_slurms_own_priorities(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

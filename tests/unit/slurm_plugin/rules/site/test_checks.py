@@ -25,7 +25,9 @@ from slicewise.slurm_plugin.rules.site.facts import (
     FileFacts,
     HostFacts,
     ScriptFacts,
+    ShownCertificate,
     SlurmFacts,
+    TokenFacts,
     Wanted,
     WayBackFacts,
     WebFacts,
@@ -51,6 +53,7 @@ from slicewise.slurm_plugin.rules.site.limit_checks import (
 )
 from slicewise.slurm_plugin.rules.site.partition_checks import by_mode, partition_checks
 from slicewise.slurm_plugin.rules.site.script_checks import script_checks
+from slicewise.slurm_plugin.rules.site.token_checks import certificate_checks
 from slicewise.slurm_plugin.rules.site.web_checks import web_checks
 
 ERROR, WARNING, HINT = Severity.ERROR, Severity.WARNING, Severity.HINT
@@ -128,10 +131,12 @@ NGINX = Holder("::", 6830, 71, "nginx", "www-data")
 CLOSED = Way(URL, (Inode("/etc/slicewise", 0o40700),), Inode(URL, 0o100644))
 UNSEEN = Way("/nfs/slicewise.toml", is_unseen=True)
 LED = Way(URL, CLOSED.folders, CLOSED.target, links=(Inode(URL, 0o120777, 7, owner="eve"),))
+TOKENS = TokenFacts("/var/spool/slurmctld/jwt_hs256.key", "/var/spool/slurmctld/jwt_hs256.key", {})
 HOST = HostFacts(
     files=(SECRET, TOML),
     users={"launcher_user=slicewise": True, "slurm_user=slurm": True},
     client_ports=(32768, 60999),
+    tokens=TOKENS,
 )
 PORTS = frozenset(range(21000, 22000))
 OWN = KeyView(key_id="a" * 12, tenant="vision", name="ci", created_by="alice", created_s=1.0)
@@ -140,8 +145,6 @@ OLD = GONE.model_copy(update={"expires_s": 4.0})
 WEB = WebFacts(
     listen="127.0.0.1:8690",
     user="slicewise-web",
-    tokens_by="/var/spool/slurmctld/jwt_hs256.key",
-    slurms_tokens_by="/var/spool/slurmctld/jwt_hs256.key",
 )
 
 
@@ -245,7 +248,9 @@ def test_a_good_site_has_nothing_to_mend() -> None:
         *exempt(900, "slicewise_team_borrowed"),
         *with_admins(root="Administrator", slurm="Administrator", bob="Operator"),
         *clock_checks({"slurmctld": 0.0, "PostgreSQL": -1.2, "unknown": None}),
-        *(*web(), *web(tokens_by="", slurms_tokens_by="")),
+        *web(),
+        *certificate_checks([ShownCertificate("head:6830", ends_s=2e9)], 1e9),
+        *host(tokens=TokenFacts(signed_by="/var/spool/slurmctld/jwt_hs256.key")),
         *way_back_checks(WayBackFacts("/etc/slicewise/x.cfg", True, "hpc"), "observe"),
         *way_back_checks(WayBackFacts("/etc/slicewise/x.cfg", False, "hpc"), "enforce"),
     )
@@ -417,8 +422,11 @@ PLANTED = [
     ("SW-FILE-RIGHTS", ERROR, web(needs=(Need(CLOSED, Person("web", 7), Right.READ, "no page"),))),
     ("SW-WEB-NAME", WARNING, web(shared_name="models.example.org")),
     ("SW-WEB-PLAIN", WARNING, web(is_plain=True)),
-    ("SW-WEB-TOKEN-KEY", WARNING, web(slurms_tokens_by="/etc/slurm/other.key")),
-    ("SW-WEB-TOKEN-KEY", WARNING, web(slurms_tokens_by="")),
+    ("SW-TOKEN-KEY", WARNING, host(tokens=replace(TOKENS, signed_by="/etc/slurm/other.key"))),
+    ("SW-TOKEN-KEY", WARNING, host(tokens=replace(TOKENS, signed_by=""))),
+    # daemons that are asked by https
+    ("SW-CERTIFICATE", ERROR, certificate_checks([ShownCertificate("h:1", "has ended")], 0.0)),
+    ("SW-CERTIFICATE", WARNING, certificate_checks([ShownCertificate("h:1", "", 86400.0)], 0.0)),
     # the daemon
     ("SW-RESTART", WARNING, daemon(version="0.0.9")),
     ("SW-RESTART", WARNING, daemon(mode="observe")),
