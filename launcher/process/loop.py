@@ -92,7 +92,6 @@ _DAEMON_CHANGES = frozenset(
         "retire",
         "report_services",
         "note_uses",
-        "post_usage",
         "note_engine_counters",
     }
 )
@@ -465,9 +464,7 @@ class Launcher:
             self._reporter.once("", "usage_not_written", "")
 
     async def post_usage(self) -> None:
-        """Let the daemon book what requests have used."""
-        if not self._leader.leads():
-            return
+        """Let the daemon book what requests have used, also of a gateway that leads no more."""
         usage, why = self._usage, ""
         try:
             await usage.post()

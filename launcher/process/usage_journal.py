@@ -109,6 +109,26 @@ class UsageJournal:
         with suppress(FileNotFoundError):
             file.rename(file.with_suffix(".unreadable"))
 
+    def split(self, batch: Batch) -> None:
+        """Let a batch that was refused whole wait behind the others, in two halves if there is
+        room.
+        """
+        self._posted = self._open = None
+        boot, records = batch.request.boot, batch.request.records
+        middle = (len(records) + 1) // 2
+        if middle < len(records) and len(self._files) < _MOST_BATCHES:
+            self._newest += 1
+            # A crash in between leaves records twice: each is booked once.
+            for file, half in (
+                (self._file(self._newest), records[middle:]),
+                (batch.file, records[:middle]),
+            ):
+                request = UsagePostRequest(boot=boot, records=half)
+                replace_file(file, request.model_dump_json(exclude_defaults=True), _OWN)
+                self._files[file] = None
+        del self._files[batch.file]
+        self._files[batch.file] = None
+
     def failed(self) -> None:
         """Let the batch that was posted wait as before."""
         self._posted = None

@@ -4,10 +4,12 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.rpc.usage_messages import (
     MOST_RUNS,
@@ -40,6 +42,9 @@ _MOST_KNOWN = 20_000
 """Runs that are known, ended ones included."""
 _UNKNOWN_S = 5.0
 """Seconds after a request's end in which a turn may still say whose its replica was."""
+
+_REFUSALS = frozenset({Code.VALUE, Code.WIRE, Code.LEDGER_REFUSED, Code.DATABASE_FAILED})
+"""Codes with which a daemon, perhaps of another version, refuses what a batch says."""
 
 
 class UsageCalls(Protocol):
@@ -201,17 +206,26 @@ class UsageWatch:
     async def post(self) -> None:
         """Post what waits until none does; meanwhile more may be written down.
 
-        Raises SlicewiseError if the daemon does not take it, OSError if the disk does not.
+        A batch that the daemon refuses whole waits behind all others, in two halves: in the end
+        only the record that can't be is left. Raises SlicewiseError if the daemon does not take
+        anything, or only refused batches are left, OSError if the disk does not.
         """
         if self._journal is None or self._calls is None:
             return
+        tried = set[Path]()
         # Mostly nothing waits: that needs no thread.
         while self.waiting and (batch := await self._with_journal(self._journal.oldest)):
             try:
                 answer = await self._calls.post_usage(batch.request)
-            except SlicewiseError:
-                await self._with_journal(self._journal.failed)
-                raise
+            except SlicewiseError as error:
+                if error.refusal.code not in _REFUSALS:
+                    await self._with_journal(self._journal.failed)
+                    raise
+                await self._with_journal(self._journal.split, batch)
+                if batch.file in tried:
+                    raise
+                tried.add(batch.file)
+                continue
             self.refused = answer.refused[0].why if answer.refused else self.refused
             for record in batch.request.records:
                 names = (record.payer, record.person, record.key_id)

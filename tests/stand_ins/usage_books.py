@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from slicewise.cluster.language.codes import Code
-from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
 from slicewise.cluster.rpc.usage_messages import (
     EngineCountersRequest,
     RefusedRecord,
@@ -42,10 +42,14 @@ class Daemon:
         self.is_lost = False
         """Whether its answers are."""
         self.refused: tuple[RefusedRecord, ...] = ()
+        self.poison = frozenset[int]()
+        """Numbers that it refuses with all of their batch."""
 
     async def post_usage(self, request: UsagePostRequest) -> UsagePostAnswer:
         if self.is_away:
             raise UnreachableError(Code.DAEMON_DOWN, "away")
+        if self.poison & {record.number for record in request.records}:
+            raise InvalidInputError(Code.VALUE, "outcome: no such one")
         new = {(request.boot, record.number): record for record in request.records}
         self.booked = {**new, **self.booked}
         if self.is_lost:

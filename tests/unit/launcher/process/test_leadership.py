@@ -368,3 +368,22 @@ def test_engines_of_the_site_that_are_broken_are_said(
         ("WARNING", 'engine_broken engine=toy why="ImportError: no module"'),
         ("WARNING", 'engine_broken engine=trion why="there is no such engine here"'),
     ]
+
+
+async def test_what_requests_used_is_posted_by_who_leads_no_more() -> None:
+    """After a failover: nobody else has this host's journal."""
+    posted = list[str]()
+
+    class Usage:
+        refused = unreadable = ""
+        missed = waiting = 0
+
+        async def post(self) -> None:
+            posted.append("all")
+
+    world, leader = World(), Switch()
+    leader.led = False
+    launcher = Launcher(world, world, replicas=nobody, leader=leader, usage=Usage())  # type: ignore[arg-type]
+    await launcher.post_usage()
+    assert posted == ["all"]
+    assert "post_usage" not in loop._DAEMON_CHANGES

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from stand_ins.usage_books import DIGEST, RUN, Daemon, line, state
 
-from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
 from slicewise.cluster.rpc.usage_messages import (
     RefusedRecord,
     UsagePostAnswer,
@@ -100,6 +100,28 @@ async def test_a_batch_whose_answer_is_lost_is_posted_again(daemon: Daemon, tmp_
     daemon.is_lost = False
     await post(made)
     assert (len(daemon.booked), made.waiting) == (1, 0)
+
+
+async def test_a_record_that_is_refused_with_its_batch_keeps_no_other_back(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(usage_journal, "MOST_RECORDS", 50)
+    made = watch(daemon, tmp_path)
+    numbers = [1 + 64 * place for place in range(120)]
+    daemon.poison = frozenset(numbers[70:71])
+    hear(made, [line(number) for number in numbers])
+    await made.write()
+    for _ in range(10):
+        with pytest.raises(InvalidInputError):
+            await made.post()
+    assert {number for _, number in daemon.booked} == {*numbers} - daemon.poison
+    assert made.waiting == 1
+    # Another version of the daemon takes it, from another launcher.
+    daemon.poison = frozenset()
+    after = watch(daemon, tmp_path)
+    await after.post()
+    assert {number for _, number in daemon.booked} == {*numbers}
+    assert after.waiting == 0
 
 
 async def test_a_line_waits_until_a_turn_says_whose_its_replica_was(
