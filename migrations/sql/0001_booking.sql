@@ -411,7 +411,7 @@ AS $$
                       ROW(b.cluster, b.tenant, b.meter, b.kind, b.amount, b.period_start_s,
                           b.author, b.reason, b.recorded_at, b.key)::text END
                || CASE WHEN s.id IS NULL THEN '' ELSE
-                      ROW(s.run_id, s.hour_s, s.number, s.tenant, s.payer, s.part, s.amount,
+                      ROW(s.run_id, s.hour_s, s.number, s.day, s.tenant, s.payer, s.part, s.amount,
                           s.recorded_at)::text END,
                E'\n' ORDER BY t.id), '') || slicewise.sealed_policy(behind, up_to), 'UTF8'))
       FROM slicewise.transfers t

@@ -108,6 +108,7 @@ CREATE TABLE slicewise.share_entries (
     run_id bigint NOT NULL,
     hour_s bigint NOT NULL,
     number integer NOT NULL,
+    day date NOT NULL,
     tenant text NOT NULL CONSTRAINT ck_share_entries_tenant_named CHECK (tenant <> ''),
     payer text CONSTRAINT ck_share_entries_payer_another CHECK (payer <> tenant),
     part text NOT NULL CONSTRAINT ck_share_entries_part_known CHECK (part IN ('tokens', 'idle')),
@@ -124,6 +125,21 @@ COMMENT ON TABLE slicewise.share_entries
     IS 'What of an hour of a run a tenant has more or less than before, and whose budget pays if not its own; append-only.';
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.share_entries
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
+
+CREATE TABLE slicewise.share_days (
+    cluster text,
+    day date,
+    tenant text,
+    payer text,
+    service text,
+    owner_payer text,
+    token_millislice_s bigint NOT NULL,
+    idle_millislice_s bigint NOT NULL,
+    weights jsonb NOT NULL,
+    CONSTRAINT pk_share_days PRIMARY KEY (cluster, day, tenant, payer, service, owner_payer)
+) WITH (fillfactor = 70);
+COMMENT ON TABLE slicewise.share_days
+    IS 'Sums of share entries by the day and service, and the weights of tokens of the newest hour. Changed by a function alone.';
 
 CREATE TABLE slicewise.transfers (
     id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_transfers PRIMARY KEY,

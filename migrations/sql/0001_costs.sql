@@ -1,47 +1,68 @@
--- What of a tenant's part of a busy hour is a person's and a key's: by the weight of their tokens,
--- largest remainder, equal ones by name. What of an idle hour a tenant bears is nobody's. Filters
--- on cluster, hour and payer reach usage_hours: each window is within one of them.
-CREATE VIEW slicewise.usage_costs AS
-SELECT cluster, hour_s, service, array_job_id, index, run_start_s, payer, person, key_id, requests,
-       prompt_tokens, cached_prompt_tokens, output_tokens, first_tokens, first_token_ms,
-       coalesce(part + (place <= amount - sum(part) OVER payers)::int, 0)::bigint
-       AS millislice_s
-  FROM (SELECT *, row_number() OVER (payers ORDER BY rest DESC, person COLLATE "C",
-                                     key_id COLLATE "C") AS place
-          FROM (SELECT *, div(amount * weight, nullif(sum(weight) OVER payers, 0)) AS part,
-                       mod(amount * weight, nullif(sum(weight) OVER payers, 0)) AS rest
-                  FROM (SELECT u.*,
-                               (u.prompt_tokens - u.cached_prompt_tokens)::numeric
-                               * (h.weights ->> 'prompt')::bigint
-                               + u.cached_prompt_tokens::numeric
-                               * (h.weights ->> 'cached_prompt')::bigint
-                               + u.output_tokens::numeric * (h.weights ->> 'output')::bigint
-                               AS weight,
-                               (SELECT sum(e.amount) FROM slicewise.share_entries e
-                                 WHERE (e.run_id, e.hour_s, e.tenant, e.part)
-                                       = (h.run_id, h.hour_s, u.payer, 'tokens')) AS amount
-                          FROM slicewise.usage_hours u
-                          LEFT JOIN slicewise.runs r
-                            ON (r.cluster, r.meter, r.tenant, r.start_s, r.task)
-                               = (u.cluster, 'slice-seconds', split_part(u.service, '/', 1),
-                                  u.run_start_s, u.array_job_id || '_' || u.index)
-                          LEFT JOIN slicewise.shared_hours h
-                            ON (h.run_id, h.hour_s) = (r.id, u.hour_s)) AS weighed
-                WINDOW payers AS (PARTITION BY cluster, hour_s, payer, service, array_job_id,
-                                               index, run_start_s)) AS parts
-        WINDOW payers AS (PARTITION BY cluster, hour_s, payer, service, array_job_id, index,
-                                       run_start_s)) AS placed
-WINDOW payers AS (PARTITION BY cluster, hour_s, payer, service, array_job_id, index, run_start_s)
+-- What was used on a day, and beside it what tenants are charged of services' runs.
+CREATE VIEW slicewise.usage_sums AS
+SELECT cluster, day, service, payer, person, key_id, requests, prompt_tokens,
+       cached_prompt_tokens, output_tokens, first_tokens, first_token_ms, 0::bigint AS millislice_s
+  FROM slicewise.usage_days
  UNION ALL
-SELECT r.cluster, e.hour_s,
-       r.tenant || '/' || coalesce((SELECT g.name FROM slicewise.service_generations g
-                                     WHERE g.cluster = r.cluster AND g.tenant = r.tenant
-                                       AND g.array_job_id = substring(r.task, '^[0-9]{1,18}')::bigint
-                                     ORDER BY g.id DESC LIMIT 1), '-'),
-       substring(r.task, '^[0-9]{1,18}')::bigint, substring(r.task, '_([0-9]{1,18})$')::bigint,
-       r.start_s, e.tenant, '-', '-', 0, 0, 0, 0, 0, 0, e.amount
-  FROM slicewise.share_entries e
-  JOIN slicewise.runs r ON r.id = e.run_id
- WHERE e.part = 'idle';
+SELECT cluster, day, service, tenant, '-', '-', 0, 0, 0, 0, 0, 0,
+       token_millislice_s + idle_millislice_s
+  FROM slicewise.share_days;
+COMMENT ON VIEW slicewise.usage_sums
+    IS 'Sums of usage by the day, and what tenants are charged of services'' runs in millislice-seconds, divided among no persons.';
+
+-- What of a tenant's part of a day's busy time is a person's and a key's: by the weight of their
+-- tokens, largest remainder, equal ones by name. Of idle time, and of tokens that nobody has, what a
+-- tenant is charged is nobody's.
+CREATE VIEW slicewise.usage_costs AS
+WITH charged AS NOT MATERIALIZED (
+    SELECT cluster, day, service, tenant AS payer, sum(token_millislice_s) AS amount,
+           sum(idle_millislice_s) AS idle, (array_agg(weights ORDER BY payer, owner_payer))[1] AS weights
+      FROM slicewise.share_days GROUP BY 1, 2, 3, 4
+), weighed AS (
+    SELECT u.cluster, u.day, u.service, u.payer, u.person, u.key_id, u.requests, u.prompt_tokens,
+           u.cached_prompt_tokens, u.output_tokens, u.first_tokens, u.first_token_ms,
+           coalesce(c.amount, 0) AS amount, 0 AS idle, false AS is_rest,
+           coalesce((u.prompt_tokens - u.cached_prompt_tokens)::numeric
+                    * (c.weights ->> 'prompt')::bigint
+                    + u.cached_prompt_tokens::numeric * (c.weights ->> 'cached_prompt')::bigint
+                    + u.output_tokens::numeric * (c.weights ->> 'output')::bigint, 0) AS weight
+      FROM slicewise.usage_days u
+      LEFT JOIN charged c USING (cluster, day, service, payer)
+     UNION ALL
+    SELECT cluster, day, service, payer, '-', '-', 0, 0, 0, 0, 0, 0, amount, idle, true, 0
+      FROM charged
+), parts AS (
+    SELECT *, sum(weight) OVER payers AS total,
+           div(amount * weight, nullif(sum(weight) OVER payers, 0)) AS part,
+           mod(amount * weight, nullif(sum(weight) OVER payers, 0)) AS rest
+      FROM weighed WINDOW payers AS (PARTITION BY cluster, day, payer, service)
+), placed AS (
+    SELECT *, amount - sum(part) OVER payers AS left_over,
+           row_number() OVER (PARTITION BY cluster, day, payer, service
+                              ORDER BY rest DESC, person COLLATE "C", key_id COLLATE "C") AS place
+      FROM parts WINDOW payers AS (PARTITION BY cluster, day, payer, service)
+)
+SELECT cluster, day, service, payer, person, key_id, requests, prompt_tokens,
+       cached_prompt_tokens, output_tokens, first_tokens, first_token_ms,
+       (idle + CASE WHEN total > 0 THEN part + (place <= left_over)::int
+                    WHEN is_rest THEN amount ELSE 0 END)::bigint AS millislice_s
+  FROM placed;
 COMMENT ON VIEW slicewise.usage_costs
-    IS 'Sums of usage by the hour, with what of the run''s hour each is charged, in millislice-seconds; and what of idle time tenants are.';
+    IS 'Sums of usage by the day, with what each person and key is charged of services'' runs, in millislice-seconds.';
+
+-- Of a share the tenant is charged, and the owner relieved; a tenant's tokens are its own matter.
+CREATE VIEW slicewise.statement_shares AS
+SELECT cluster, day, tenant, payer, service, token_millislice_s + idle_millislice_s AS shared,
+       0::bigint AS relieved, 0::bigint AS requests, 0::bigint AS prompt_tokens,
+       0::bigint AS cached_prompt_tokens, 0::bigint AS output_tokens
+  FROM slicewise.share_days WHERE tenant <> split_part(service, '/', 1)
+ UNION ALL
+SELECT cluster, day, split_part(service, '/', 1), owner_payer, service, 0,
+       token_millislice_s + idle_millislice_s, 0, 0, 0, 0
+  FROM slicewise.share_days WHERE tenant <> split_part(service, '/', 1)
+ UNION ALL
+SELECT cluster, day, payer, payer, service, 0, 0, requests, prompt_tokens, cached_prompt_tokens,
+       output_tokens
+  FROM slicewise.usage_days;
+COMMENT ON VIEW slicewise.statement_shares
+    IS 'By the day: what tenants are charged and relieved of services'' runs, and what their requests used.';

@@ -1,9 +1,9 @@
 -- Divides hours of runs among tenants: each hour once for each number, in the order of their runs'
--- keys. ``shares`` are what tenants have more or less than before. Whoever decided on what was
+-- keys. ``zone`` is that of the days to which they belong. ``shares`` are what tenants have more or less than before. Whoever decided on what was
 -- booked before finds it changed, and that hour is left alone. Returns the positions (from 0) of
 -- the hours that were booked. All transfers are one statement: the trigger locks balances in the
 -- order of accounts.
-CREATE FUNCTION slicewise.share(hours jsonb) RETURNS integer[] LANGUAGE plpgsql
+CREATE FUNCTION slicewise.share(hours jsonb, zone text) RETURNS integer[] LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -49,8 +49,9 @@ BEGIN
         booked := booked || position;
         WITH added AS (
             INSERT INTO slicewise.share_entries
-                   (run_id, hour_s, number, tenant, payer, part, amount)
-            SELECT of_run, (hour -> 'hour_s')::bigint, after + 1, s.tenant,
+                   (run_id, hour_s, number, day, tenant, payer, part, amount)
+            SELECT of_run, (hour -> 'hour_s')::bigint, after + 1,
+                   (to_timestamp((hour -> 'hour_s')::bigint) AT TIME ZONE zone)::date, s.tenant,
                    nullif(s.payer, s.tenant), s.part, s.amount
               FROM jsonb_to_recordset(hour -> 'shares')
                    AS s (tenant text, payer text, part text, amount bigint)
@@ -70,6 +71,37 @@ BEGIN
                 of_run USING ERRCODE = 'check_violation';
         END IF;
     END LOOP;
+
+    -- What requests say they asked, else what the run's array was submitted as.
+    INSERT INTO slicewise.share_days AS d
+    SELECT r.cluster, e.day, e.tenant, coalesce(e.payer, e.tenant), r.tenant || '/' || n.name,
+           coalesce(r.payer, r.tenant),
+           coalesce(sum(e.amount) FILTER (WHERE e.part = 'tokens'), 0),
+           coalesce(sum(e.amount) FILTER (WHERE e.part = 'idle'), 0),
+           (array_agg(h.weights ORDER BY e.hour_s DESC))[1]
+      FROM slicewise.share_entries e
+      JOIN slicewise.shared_hours h USING (run_id, hour_s)
+      JOIN slicewise.runs r ON r.id = e.run_id
+     CROSS JOIN LATERAL (
+           SELECT substring(r.task, '^[0-9]{1,18}')::bigint AS array_job_id,
+                  substring(r.task, '_([0-9]{1,18})$')::bigint AS index) AS t
+     CROSS JOIN LATERAL (
+           SELECT coalesce(
+                  (SELECT max(split_part(u.service, '/', 2)) FROM slicewise.usage_hours u
+                    WHERE (u.cluster, u.hour_s, u.array_job_id, u.index, u.run_start_s,
+                           split_part(u.service, '/', 1))
+                          = (r.cluster, e.hour_s, t.array_job_id, t.index, r.start_s, r.tenant)),
+                  (SELECT g.name FROM slicewise.service_generations g
+                    WHERE (g.cluster, g.tenant, g.array_job_id)
+                          = (r.cluster, r.tenant, t.array_job_id)
+                    ORDER BY g.id DESC LIMIT 1),
+                  '-') AS name) AS n
+     WHERE e.id = ANY (entries)
+     GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
+        ON CONFLICT ON CONSTRAINT pk_share_days DO UPDATE
+       SET token_millislice_s = d.token_millislice_s + excluded.token_millislice_s,
+           idle_millislice_s = d.idle_millislice_s + excluded.idle_millislice_s,
+           weights = excluded.weights;
 
     -- Of another's run a tenant is charged its share, and the run's own tenant relieved of it.
     INSERT INTO slicewise.transfers

@@ -12,6 +12,7 @@ CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.usag
 -- A run's columns are 0 where no replica had the request, so that they can be in a key.
 CREATE TABLE slicewise.usage_records (
     gateway_id integer,
+    day date NOT NULL,
     number bigint,
     payer text NOT NULL,
     person text NOT NULL,
@@ -41,11 +42,11 @@ CREATE TRIGGER append_only BEFORE TRUNCATE ON slicewise.usage_records
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
 CREATE TRIGGER only_persons_are_forgotten BEFORE UPDATE ON slicewise.usage_records
     FOR EACH ROW WHEN (
-        (NEW.gateway_id, NEW.number, NEW.payer, NEW.service, NEW.array_job_id, NEW.index,
+        (NEW.gateway_id, NEW.day, NEW.number, NEW.payer, NEW.service, NEW.array_job_id, NEW.index,
          NEW.run_start_s, NEW.start_ms, NEW.end_ms, NEW.prompt_tokens, NEW.cached_prompt_tokens,
          NEW.output_tokens, NEW.first_token_ms, NEW.outcome, '-', '-')
         IS DISTINCT FROM
-        (OLD.gateway_id, OLD.number, OLD.payer, OLD.service, OLD.array_job_id, OLD.index,
+        (OLD.gateway_id, OLD.day, OLD.number, OLD.payer, OLD.service, OLD.array_job_id, OLD.index,
          OLD.run_start_s, OLD.start_ms, OLD.end_ms, OLD.prompt_tokens, OLD.cached_prompt_tokens,
          OLD.output_tokens, OLD.first_token_ms, OLD.outcome, NEW.person, NEW.key_id))
     EXECUTE FUNCTION slicewise.refuse_change();
@@ -56,26 +57,53 @@ CREATE TRIGGER kept_while_young BEFORE DELETE ON slicewise.usage_records
 CREATE TABLE slicewise.usage_hours (
     cluster text,
     hour_s bigint,
+    day date,
+    payer text,
     service text,
     array_job_id bigint,
     index bigint,
     run_start_s bigint,
+    requests bigint NOT NULL,
+    prompt_tokens bigint NOT NULL,
+    cached_prompt_tokens bigint NOT NULL,
+    output_tokens bigint NOT NULL,
+    CONSTRAINT pk_usage_hours PRIMARY KEY (
+        cluster, hour_s, day, payer, service, array_job_id, index, run_start_s)
+) WITH (fillfactor = 70);
+COMMENT ON TABLE slicewise.usage_hours
+    IS 'Sums of usage records by run and the hour of their ends. Changed by functions alone.';
+
+CREATE TABLE slicewise.usage_runs (
+    cluster text,
+    array_job_id bigint,
+    index bigint,
+    run_start_s bigint,
+    prompt_tokens bigint NOT NULL,
+    cached_prompt_tokens bigint NOT NULL,
+    output_tokens bigint NOT NULL,
+    CONSTRAINT pk_usage_runs PRIMARY KEY (cluster, array_job_id, index, run_start_s)
+) WITH (fillfactor = 70);
+COMMENT ON TABLE slicewise.usage_runs
+    IS 'Sums of usage records by run, beside what its engine counted. Changed by functions alone.';
+
+CREATE TABLE slicewise.usage_days (
+    cluster text,
+    day date,
     payer text,
     person text,
     key_id text,
+    service text,
     requests bigint NOT NULL,
     prompt_tokens bigint NOT NULL,
     cached_prompt_tokens bigint NOT NULL,
     output_tokens bigint NOT NULL,
     first_tokens bigint NOT NULL,
     first_token_ms bigint NOT NULL,
-    CONSTRAINT pk_usage_hours PRIMARY KEY (
-        cluster, hour_s, payer, person, key_id, service, array_job_id, index, run_start_s)
+    CONSTRAINT pk_usage_days PRIMARY KEY (cluster, day, payer, person, key_id, service)
 ) WITH (fillfactor = 70);
-CREATE INDEX ix_usage_hours_run
-    ON slicewise.usage_hours (cluster, array_job_id, index, run_start_s);
-COMMENT ON TABLE slicewise.usage_hours
-    IS 'Sums of usage records by the hour of their ends. Changed by functions alone.';
+CREATE INDEX ix_usage_days_person ON slicewise.usage_days (cluster, person, day);
+COMMENT ON TABLE slicewise.usage_days
+    IS 'Sums of usage records by person, key and the day of their ends. Changed by functions alone.';
 
 CREATE TABLE slicewise.usage_months (
     cluster text,
@@ -88,6 +116,16 @@ CREATE TABLE slicewise.usage_months (
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE slicewise.usage_months
     IS 'Prompt and output tokens by the month of their ends, for limits. Changed by functions alone.';
+
+CREATE TABLE slicewise.forgotten_persons (
+    cluster text,
+    person bytea,
+    payer text,
+    before_ms bigint NOT NULL,
+    CONSTRAINT pk_forgotten_persons PRIMARY KEY (cluster, person, payer)
+);
+COMMENT ON TABLE slicewise.forgotten_persons
+    IS 'SHA-256 of names that no record of a request that ended before may bring back; payer '''' is all. Kept as long as such records are booked.';
 
 CREATE TABLE slicewise.allowances (
     gateway_id integer,
@@ -123,10 +161,12 @@ CREATE FUNCTION slicewise.usage_meters() RETURNS text[] LANGUAGE sql IMMUTABLE A
     SELECT ARRAY['prompt-tokens', 'cached-prompt-tokens', 'output-tokens', 'tokens', 'requests'];
 $$;
 
--- Books a batch: {cluster, boot, zone, records, budgets}. Returns the numbers of the records that are new; whatever
--- was booked before changes nothing. ``budgets`` says whose budget of tokens pays for a payer, if not its own. For each
--- payer and meter there is one transfer, of the payer's one run on that meter (and budget), straight from what is available: what was held of it is an allowance's
--- matter. Rows are locked in one order everywhere: accounts, records, hours, balances, each by its key.
+-- Books a batch: {cluster, boot, zone, records, budgets}. Returns the numbers of the records that are new;
+-- whatever was booked before changes nothing. ``budgets`` says whose budget of tokens pays for a payer, if
+-- not its own. For each payer and meter there is one transfer, of the payer's one run on that meter (and
+-- budget), straight from what is available: what was held of it is an allowance's matter. Rows are locked
+-- in one order everywhere: accounts, records, hours, runs, days, months, balances, each by its key. A day
+-- is that in which the hour of a request's end begins.
 CREATE FUNCTION slicewise.post_usage(batch jsonb) RETURNS bigint[] LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -137,6 +177,8 @@ DECLARE
     fresh slicewise.usage_records[];
 BEGIN
     LOCK TABLE slicewise.seals IN ROW EXCLUSIVE MODE;
+    -- Who has a person forgotten waits for those who may not see that yet.
+    LOCK TABLE slicewise.forgotten_persons IN SHARE MODE;
     LOOP
         SELECT g.id INTO of_gateway FROM slicewise.usage_gateways g
          WHERE g.cluster = of_cluster AND g.boot = of_boot;
@@ -153,7 +195,11 @@ BEGIN
 
     WITH booked AS (
         INSERT INTO slicewise.usage_records AS r
-        SELECT of_gateway, x.number, x.payer, x.person, x.key_id, x.service,
+        SELECT of_gateway,
+               (to_timestamp(x.end_ms / 3600000 * 3600) AT TIME ZONE (batch ->> 'zone'))::date,
+               x.number, x.payer,
+               CASE WHEN f.is_forgotten THEN '-' ELSE x.person END,
+               CASE WHEN f.is_forgotten THEN '-' ELSE x.key_id END, x.service,
                coalesce(x.array_job_id, 0), coalesce(x.index, 0), coalesce(x.run_start_s, 0),
                x.start_ms, x.end_ms, x.prompt_tokens, x.cached_prompt_tokens, x.output_tokens,
                x.first_token_ms, x.outcome
@@ -162,6 +208,10 @@ BEGIN
                array_job_id bigint, index bigint, run_start_s bigint, start_ms bigint,
                end_ms bigint, prompt_tokens bigint, cached_prompt_tokens bigint,
                output_tokens bigint, first_token_ms bigint, outcome text)
+         CROSS JOIN LATERAL (SELECT EXISTS (
+               SELECT FROM slicewise.forgotten_persons p
+                WHERE p.cluster = of_cluster AND p.person = sha256(convert_to(x.person, 'UTF8'))
+                  AND p.payer IN ('', x.payer) AND p.before_ms > x.end_ms)) AS f (is_forgotten)
          ORDER BY x.number
             ON CONFLICT DO NOTHING
         RETURNING r
@@ -171,35 +221,60 @@ BEGIN
         RETURN '{}';
     END IF;
 
-    INSERT INTO slicewise.usage_hours AS h (
-           cluster, hour_s, payer, person, key_id, service, array_job_id, index, run_start_s,
-           requests, prompt_tokens, cached_prompt_tokens, output_tokens, first_tokens,
-           first_token_ms)
-    SELECT of_cluster, f.end_ms / 3600000 * 3600, f.payer, f.person, f.key_id, f.service,
-           f.array_job_id, f.index, f.run_start_s, count(*), sum(f.prompt_tokens),
-           sum(f.cached_prompt_tokens), sum(f.output_tokens), count(f.first_token_ms),
-           coalesce(sum(f.first_token_ms), 0)
+    INSERT INTO slicewise.usage_hours AS h
+    SELECT of_cluster, f.end_ms / 3600000 * 3600, f.day, f.payer, f.service, f.array_job_id,
+           f.index, f.run_start_s, count(*), sum(f.prompt_tokens), sum(f.cached_prompt_tokens),
+           sum(f.output_tokens)
       FROM unnest(fresh) AS f
-     GROUP BY 2, 3, 4, 5, 6, 7, 8, 9
-     ORDER BY 2, 3, 4, 5, 6, 7, 8, 9
+     GROUP BY 2, 3, 4, 5, 6, 7, 8
+     ORDER BY 2, 3, 4, 5, 6, 7, 8
         ON CONFLICT ON CONSTRAINT pk_usage_hours DO UPDATE
        SET requests = h.requests + excluded.requests,
            prompt_tokens = h.prompt_tokens + excluded.prompt_tokens,
            cached_prompt_tokens = h.cached_prompt_tokens + excluded.cached_prompt_tokens,
-           output_tokens = h.output_tokens + excluded.output_tokens,
-           first_tokens = h.first_tokens + excluded.first_tokens,
-           first_token_ms = h.first_token_ms + excluded.first_token_ms;
-
-    INSERT INTO slicewise.usage_months AS m
-    SELECT of_cluster,
-           date_trunc('month', to_timestamp(f.end_ms / 1000) AT TIME ZONE (batch ->> 'zone'))::date,
-           f.payer, f.person, f.key_id, sum(f.prompt_tokens + f.output_tokens)
-      FROM unnest(fresh) AS f GROUP BY 2, 3, 4, 5 ORDER BY 2, 3, 4, 5
-        ON CONFLICT ON CONSTRAINT pk_usage_months DO UPDATE SET tokens = m.tokens + excluded.tokens;
+           output_tokens = h.output_tokens + excluded.output_tokens;
+    INSERT INTO slicewise.usage_runs AS r
+    SELECT of_cluster, f.array_job_id, f.index, f.run_start_s, sum(f.prompt_tokens),
+           sum(f.cached_prompt_tokens), sum(f.output_tokens)
+      FROM unnest(fresh) AS f
+     GROUP BY 2, 3, 4 ORDER BY 2, 3, 4
+        ON CONFLICT ON CONSTRAINT pk_usage_runs DO UPDATE
+       SET prompt_tokens = r.prompt_tokens + excluded.prompt_tokens,
+           cached_prompt_tokens = r.cached_prompt_tokens + excluded.cached_prompt_tokens,
+           output_tokens = r.output_tokens + excluded.output_tokens;
+    PERFORM slicewise.add_usage_days(ARRAY(
+        SELECT ROW(of_cluster, f.day, f.payer, f.person, f.key_id, f.service, count(*),
+                   sum(f.prompt_tokens), sum(f.cached_prompt_tokens), sum(f.output_tokens),
+                   count(f.first_token_ms), coalesce(sum(f.first_token_ms), 0))
+               ::slicewise.usage_days
+          FROM unnest(fresh) AS f
+         GROUP BY f.day, f.payer, f.person, f.key_id, f.service));
 
     PERFORM slicewise.use_tokens(of_cluster, fresh, batch -> 'budgets');
     PERFORM slicewise.post_of_allowances(of_gateway, fresh);
     RETURN ARRAY(SELECT f.number FROM unnest(fresh) AS f ORDER BY 1);
+END $$;
+
+-- Adds to the sums by the day, and so to those by the month; amounts may be below 0.
+CREATE FUNCTION slicewise.add_usage_days(days slicewise.usage_days[]) RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    INSERT INTO slicewise.usage_days AS d
+    SELECT * FROM unnest(days)
+     ORDER BY cluster, day, payer, person, key_id, service
+        ON CONFLICT ON CONSTRAINT pk_usage_days DO UPDATE
+       SET requests = d.requests + excluded.requests,
+           prompt_tokens = d.prompt_tokens + excluded.prompt_tokens,
+           cached_prompt_tokens = d.cached_prompt_tokens + excluded.cached_prompt_tokens,
+           output_tokens = d.output_tokens + excluded.output_tokens,
+           first_tokens = d.first_tokens + excluded.first_tokens,
+           first_token_ms = d.first_token_ms + excluded.first_token_ms;
+    INSERT INTO slicewise.usage_months AS m
+    SELECT a.cluster, date_trunc('month', a.day)::date, a.payer, a.person, a.key_id,
+           sum(a.prompt_tokens + a.output_tokens)
+      FROM unnest(days) AS a GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+        ON CONFLICT ON CONSTRAINT pk_usage_months DO UPDATE SET tokens = m.tokens + excluded.tokens;
 END $$;
 
 -- What is posted is set aside no more.
@@ -350,52 +425,69 @@ BEGIN
                       (extract(epoch FROM now() - interval '90 days') * 1000)::bigint)
             LIMIT most));
     GET DIAGNOSTICS forgotten = ROW_COUNT;
+    -- No record that ended so long ago is booked any more.
+    DELETE FROM slicewise.forgotten_persons p
+     WHERE p.before_ms < (extract(epoch FROM now() - interval '31 days') * 1000)::bigint;
     RETURN forgotten;
 END $$;
 
--- Puts '-' in the place of a person's name and keys, in one tenant or in all (NULL). Every sum stays.
-CREATE FUNCTION slicewise.forget_person(of_cluster text, of_payer text, of_person text)
-    RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+-- From now on no record of a request that ended before brings the person's name, in one tenant or
+-- in all (''). Who posts at this moment has ended before this returns.
+CREATE FUNCTION slicewise.bar_person(of_cluster text, of_payer text, of_person text)
+    RETURNS void LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    INSERT INTO slicewise.forgotten_persons AS p
+    VALUES (of_cluster, sha256(convert_to(of_person, 'UTF8')), of_payer,
+            (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+        ON CONFLICT ON CONSTRAINT pk_forgotten_persons DO UPDATE
+       SET before_ms = greatest(p.before_ms, excluded.before_ms);
+$$;
+
+-- Puts '-' in the place of a person's name and keys, in one tenant or in all (''), in the first day
+-- of theirs after ``after`` (NULL: the first of all). Returns which day that was, NULL if there is
+-- none, and in how many records. Every sum stays.
+CREATE FUNCTION slicewise.forget_person(of_cluster text, of_payer text, of_person text, after date,
+                                        OUT of_day date, OUT records bigint)
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    forgotten bigint;
+    moved slicewise.usage_days[];
 BEGIN
-    -- Who posts waits: a record of the person that is under way would stay.
-    LOCK TABLE slicewise.usage_records IN SHARE ROW EXCLUSIVE MODE;
-    UPDATE slicewise.usage_records r SET person = '-', key_id = '-'
-      FROM slicewise.usage_gateways g
-     WHERE g.id = r.gateway_id AND g.cluster = of_cluster AND r.person = of_person
-       AND r.payer = coalesce(of_payer, r.payer) AND of_person <> '-';
-    GET DIAGNOSTICS forgotten = ROW_COUNT;
+    SELECT min(d.day) INTO of_day FROM slicewise.usage_days d
+     WHERE d.cluster = of_cluster AND d.person = of_person AND of_person <> '-'
+       AND of_payer IN ('', d.payer) AND d.day > coalesce(after, '-infinity');
+    IF of_day IS NULL THEN
+        RETURN;
+    END IF;
+    -- By one look at both: what is posted meanwhile is in neither. The day's hours, in any zone.
     WITH gone AS (
-        DELETE FROM slicewise.usage_hours h
-         WHERE h.cluster = of_cluster AND h.person = of_person AND of_person <> '-'
-           AND h.payer = coalesce(of_payer, h.payer)
-        RETURNING h.*
+        UPDATE slicewise.usage_records r SET person = '-', key_id = '-'
+          FROM slicewise.usage_gateways g
+         WHERE g.id = r.gateway_id AND g.cluster = of_cluster AND r.person = of_person
+           AND of_payer IN ('', r.payer) AND r.day = of_day
+           AND r.end_ms >= (extract(epoch FROM of_day - interval '1 day') * 1000)::bigint
+           AND r.end_ms < (extract(epoch FROM of_day + interval '2 days') * 1000)::bigint
+        RETURNING 1
+    ), days AS (
+        SELECT d.* FROM slicewise.usage_days d
+         WHERE d.cluster = of_cluster AND d.day = of_day AND d.person = of_person
+           AND of_payer IN ('', d.payer)
     )
-    INSERT INTO slicewise.usage_hours AS h (
-           cluster, hour_s, payer, person, key_id, service, array_job_id, index, run_start_s,
-           requests, prompt_tokens, cached_prompt_tokens, output_tokens, first_tokens,
-           first_token_ms)
-    SELECT cluster, hour_s, payer, '-', '-', service, array_job_id, index, run_start_s,
-           sum(requests), sum(prompt_tokens), sum(cached_prompt_tokens), sum(output_tokens),
-           sum(first_tokens), sum(first_token_ms)
-      FROM gone GROUP BY 1, 2, 3, 6, 7, 8, 9
-        ON CONFLICT ON CONSTRAINT pk_usage_hours DO UPDATE
-       SET requests = h.requests + excluded.requests,
-           prompt_tokens = h.prompt_tokens + excluded.prompt_tokens,
-           cached_prompt_tokens = h.cached_prompt_tokens + excluded.cached_prompt_tokens,
-           output_tokens = h.output_tokens + excluded.output_tokens,
-           first_tokens = h.first_tokens + excluded.first_tokens,
-           first_token_ms = h.first_token_ms + excluded.first_token_ms;
-    WITH gone AS (
-        DELETE FROM slicewise.usage_months m
-         WHERE m.cluster = of_cluster AND m.person = of_person AND of_person <> '-'
-           AND m.payer = coalesce(of_payer, m.payer)
-        RETURNING m.*
-    )
-    INSERT INTO slicewise.usage_months AS m
-    SELECT cluster, month, payer, '-', '-', sum(tokens) FROM gone GROUP BY 1, 2, 3
-        ON CONFLICT ON CONSTRAINT pk_usage_months DO UPDATE SET tokens = m.tokens + excluded.tokens;
-    RETURN forgotten;
+    SELECT (SELECT count(*) FROM gone), array_agg(x.row) INTO records, moved
+      FROM (SELECT ROW(d.cluster, d.day, d.payer, d.person, d.key_id, d.service, -d.requests,
+                       -d.prompt_tokens, -d.cached_prompt_tokens, -d.output_tokens,
+                       -d.first_tokens, -d.first_token_ms)::slicewise.usage_days AS row
+              FROM days d
+             UNION ALL
+            SELECT ROW(d.cluster, d.day, d.payer, '-', '-', d.service, sum(d.requests),
+                       sum(d.prompt_tokens), sum(d.cached_prompt_tokens), sum(d.output_tokens),
+                       sum(d.first_tokens), sum(d.first_token_ms))::slicewise.usage_days
+              FROM days d GROUP BY d.cluster, d.day, d.payer, d.service) AS x;
+    PERFORM slicewise.add_usage_days(moved);
+    DELETE FROM slicewise.usage_days d
+     WHERE d.cluster = of_cluster AND d.day = of_day AND d.person = of_person
+       AND of_payer IN ('', d.payer) AND d.requests = 0;
+    DELETE FROM slicewise.usage_months m
+     WHERE m.cluster = of_cluster AND m.month = date_trunc('month', of_day)
+       AND m.person = of_person AND of_payer IN ('', m.payer) AND m.tokens = 0;
 END $$;

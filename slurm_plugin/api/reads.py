@@ -58,6 +58,8 @@ from slicewise.slurm_plugin.common.ledger_requests import (
     BalanceRequest,
     BudgetsAnswer,
     BudgetsRequest,
+    SharesAnswer,
+    SharesRequest,
     StatementAnswer,
     StatementCursor,
     StatementRequest,
@@ -66,6 +68,7 @@ from slicewise.slurm_plugin.common.ledger_requests import (
 )
 from slicewise.slurm_plugin.common.usage_requests import TokenUsageAnswer, TokenUsageRequest
 from slicewise.slurm_plugin.ledger.history_answers import history_answer, history_subject
+from slicewise.slurm_plugin.ledger.shares import WantedShares
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.summaries import (
     balance_lines,
@@ -137,6 +140,7 @@ class Reads:
             {
                 HeadroomRequest: self._explain,
                 StatementRequest: self._statement,
+                SharesRequest: self._shares,
                 BalanceRequest: self._balance,
                 BudgetsRequest: self._budgets,
                 WhyRequest: self._why,
@@ -176,6 +180,10 @@ class Reads:
     async def _statement(self, request: StatementRequest, principal: Principal) -> StatementAnswer:
         require_own(request.tenant, principal)
         return await self.from_ledger(principal.uid, partial(self._page, request, principal))
+
+    async def _shares(self, request: SharesRequest, principal: Principal) -> SharesAnswer:
+        require_own(request.tenant, principal)
+        return await self.from_ledger(principal.uid, partial(self._share_lines, request, principal))
 
     async def _balance(self, request: BalanceRequest, principal: Principal) -> BalanceAnswer:
         require_own(request.tenant, principal)
@@ -269,6 +277,16 @@ class Reads:
             more=_place(rows[-1], now_s) if len(rows) == _PAGE_ROWS else None,
             charged_below=below,
         )
+
+    def _share_lines(self, request: SharesRequest, principal: Principal) -> SharesAnswer:
+        wanted = WantedShares(
+            request.tenant, principal.tenants, request.since_s, request.until_s, request.after
+        )
+        zone = self._settings.ledger.time_zone
+        lines = self._ledger.shares.lines(wanted, zone, _PAGE_ROWS)
+        last = lines[-1] if len(lines) == _PAGE_ROWS else None
+        more = last and (last.start_s, last.tenant, last.payer, last.service)
+        return SharesAnswer(lines=lines, more=more)
 
     def _balances(self, request: BalanceRequest, principal: Principal) -> BalanceAnswer:
         ledger_view = self.ledger_view()

@@ -27,6 +27,10 @@ _PAGE_ROWS = 5000
 """Transfers in one answer: about 2 MB."""
 
 
+_DAYS_AT_ONCE = 31
+"""Days in which one request has a person forgotten: a second or so, day by day."""
+
+
 class RecordDesk(LedgerDesk):
     """Of what is long it tells a page at a time."""
 
@@ -54,11 +58,22 @@ class RecordDesk(LedgerDesk):
 
     async def _forget(self, request: ForgetPersonRequest, principal: Principal) -> ForgottenAnswer:
         self._cluster_state.require_leader()
-        forget = partial(self._ledger.usage.forget_person, request.person, request.tenant)
-        records = await self._read(principal, forget)
+        answer = await self._read(principal, partial(self._forgotten, request))
         # Not whom: the log is kept, too.
+        records = answer.records
         report("person_forgotten", records=records, tenant=request.tenant, user=principal.user)
-        return ForgottenAnswer(records=records)
+        return answer
+
+    def _forgotten(self, request: ForgetPersonRequest) -> ForgottenAnswer:
+        usage, records, day = self._ledger.usage, 0, request.after
+        if day is None:
+            usage.bar_person(request.person, request.tenant)
+        for _ in range(_DAYS_AT_ONCE):
+            forgotten = usage.forget_person(request.person, request.tenant, day)
+            if forgotten.day is None:
+                return ForgottenAnswer(records=records)
+            day, records = forgotten.day, records + forgotten.records
+        return ForgottenAnswer(records=records, more=day)
 
     async def _observations(
         self, request: ObservationsRequest, principal: Principal

@@ -2,13 +2,13 @@
 
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field, TypeAdapter, field_validator
 
 from slicewise.cluster.rpc.message import Asks, Message, Request, TenantText, WholeAnswer
 from slicewise.cluster.rpc.overview_messages import OtherTenants, Position
 from slicewise.slurm_plugin.common.budget_requests import BudgetMeter
 from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus, TenantInTree
-from slicewise.slurm_plugin.rules.accounting.types import BalanceLine, StatementRow
+from slicewise.slurm_plugin.rules.accounting.types import BalanceLine, ShareLine, StatementRow
 from slicewise.slurm_plugin.rules.quota.loan_lines import LoanLine
 
 Number = Annotated[int, Field(ge=-(2**40), le=2**40)]
@@ -56,6 +56,36 @@ class StatementRequest(Request, Asks[StatementAnswer], get="statement"):
     @classmethod
     def _of_text(cls, value: object) -> object:
         return StatementCursor.model_validate_json(value) if isinstance(value, str) else value
+
+
+ShareCursor = tuple[Number, TenantText, TenantText, Annotated[str, Field(max_length=128)]]
+"""Where a page of shares ends: begin of the day, tenant, payer and service of its last line."""
+_SHARE_CURSOR: TypeAdapter[ShareCursor] = TypeAdapter(ShareCursor)
+
+
+class SharesAnswer(WholeAnswer):
+    """One page; ``more`` is where the next begins, None after the last page."""
+
+    lines: tuple[ShareLine, ...]
+    more: ShareCursor | None = None
+
+
+class SharesRequest(Request, Asks[SharesAnswer], get="shares"):
+    """Asks what tenants were charged and relieved of services' runs, and the tokens they used.
+
+    By the day, of those that begin from ``since_s`` up to ``until_s``; of one tenant and of what it
+    pays for, or of all that the user may read. ``after`` is ``more`` of an earlier answer.
+    """
+
+    tenant: TenantText | None = None
+    since_s: Number = 0
+    until_s: Number | None = None
+    after: ShareCursor | None = None
+
+    @field_validator("after", mode="before")
+    @classmethod
+    def _of_text(cls, value: object) -> object:
+        return _SHARE_CURSOR.validate_json(value) if isinstance(value, str) else value
 
 
 class BalanceAnswer(WholeAnswer):

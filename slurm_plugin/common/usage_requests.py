@@ -1,6 +1,7 @@
 """What users ask the daemon about tokens: who used how many of which service, and when."""
 
 from collections.abc import Mapping
+from datetime import date
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, TypeAdapter, field_validator, model_validator
@@ -15,10 +16,11 @@ from slicewise.cluster.rpc.message import (
     WholeAnswer,
 )
 
-UsageGroup = Literal["day", "service", "tenant", "person", "key"]
+UsageGroup = Literal["day", "month", "service", "tenant", "person", "key"]
 """What a line is about; a person or key is one of a tenant."""
 LINE_FIELDS: Mapping[UsageGroup, tuple[str, ...]] = {
     "day": ("day",),
+    "month": ("month",),
     "service": ("service",),
     "tenant": ("tenant",),
     "person": ("tenant", "person"),
@@ -32,11 +34,11 @@ _WORDS = TypeAdapter(tuple[str, ...])
 
 
 class TokenLine(Message):
-    """A sum of requests, by the hours in which they ended.
+    """A sum of requests, by the day in which they ended.
 
     Attributes:
-        day: as 2026-11-29, in the ledger's time zone. Of day, service, tenant, person and key_id
-            those are "" that the line is not about.
+        day, month: as 2026-11-29 and 2026-11, in the ledger's time zone. Of these, service,
+            tenant, person and key_id those are "" that the line is not about.
         tenant: who paid: the tenant of the requests' keys.
         person, key_id: ``-`` for requests without a key, and for those of which the reader may
             see the tenant only.
@@ -47,6 +49,7 @@ class TokenLine(Message):
     """
 
     day: str = ""
+    month: str = ""
     service: str = ""
     tenant: str = ""
     person: str = ""
@@ -84,7 +87,7 @@ class TokenUsageAnswer(WholeAnswer):
 
 
 class TokenUsageRequest(Request, Asks[TokenUsageAnswer], get="token-usage"):
-    """Asks for sums of requests and tokens of hours from ``since_s`` up to ``until_s``.
+    """Asks for sums of requests and tokens of days from that of ``since_s`` up to ``until_s``.
 
     A user sees the user's own requests, and those to services of the user's tenants, of these
     without the names of others. Operators see all. ``after`` is ``more`` of an earlier answer.
@@ -112,15 +115,21 @@ class TokenUsageRequest(Request, Asks[TokenUsageAnswer], get="token-usage"):
 
 
 class ForgottenAnswer(WholeAnswer):
-    """In how many records of requests a person was named."""
+    """In how many records of requests a person was named, in some days.
+
+    Attributes:
+        more: the last of these days; None if there are no later ones.
+    """
 
     records: int
+    more: date | None = None
 
 
 class ForgetPersonRequest(Request, Asks[ForgottenAnswer], post="person-forget", asker="operators"):
     """Puts ``-`` in the place of a person's name and keys wherever usage is kept, in one tenant or
-    in all. Sums stay what they were.
+    in all. Sums stay what they were. ``after`` is ``more`` of an earlier answer.
     """
 
     person: Annotated[str, Field(pattern=PERSON_PATTERN)]
     tenant: TenantText | None = None
+    after: date | None = None

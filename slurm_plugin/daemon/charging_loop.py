@@ -179,9 +179,9 @@ class ChargingLoop:
     async def _share(self, jobs: tuple[JobView, ...], safe_s: int) -> None:
         """Divide the hours of shared services that are over among those who asked."""
         self._share_due_s = time.monotonic() + _SHARE_S
-        idle_time = self._settings.ledger.idle_time
-        args = self._ledger, self._policy, idle_time, jobs, safe_s
-        shared = await asyncio.to_thread(share_hours, *args)
+        settings = self._settings.ledger
+        args = self._ledger, self._policy, settings.idle_time, jobs, safe_s
+        shared = await asyncio.to_thread(share_hours, *args, zone=settings.time_zone)
         if shared.booked:
             self._has_booked = True
             report("hours_shared", hours=shared.booked)

@@ -163,7 +163,7 @@ WITH chain AS (
                                  b.period_start_s, b.author, b.reason, b.recorded_at,
                                  b.key)::text END
                       || CASE WHEN h.id IS NULL THEN '' ELSE
-                             ROW(h.run_id, h.hour_s, h.number, h.tenant, h.payer, h.part,
+                             ROW(h.run_id, h.hour_s, h.number, h.day, h.tenant, h.payer, h.part,
                                  h.amount, h.recorded_at)::text END,
                       E'\\n' ORDER BY t.id) AS said
              FROM slicewise.transfers t
@@ -301,6 +301,32 @@ SELECT (SELECT count(*) FROM slicewise.share_entries) AS seen,
 """Each share of another's run has exactly its two transfers; those of an hour are together what
 the run had in it."""
 
+_SHARE_DAYS = """
+WITH entered AS (
+    SELECT r.cluster, e.day, e.tenant, coalesce(e.payer, e.tenant) AS payer, r.tenant AS owner,
+           coalesce(r.payer, r.tenant) AS owner_payer,
+           coalesce(sum(e.amount) FILTER (WHERE e.part = 'tokens'), 0) AS tokens,
+           coalesce(sum(e.amount) FILTER (WHERE e.part = 'idle'), 0) AS idle
+      FROM slicewise.share_entries e JOIN slicewise.runs r ON r.id = e.run_id
+     GROUP BY 1, 2, 3, 4, 5, 6
+), days AS (
+    SELECT cluster, day, tenant, payer, split_part(service, '/', 1) AS owner, owner_payer,
+           sum(token_millislice_s) AS tokens, sum(idle_millislice_s) AS idle
+      FROM slicewise.share_days GROUP BY 1, 2, 3, 4, 5, 6
+), differences AS (
+    SELECT cluster, day, tenant, owner,
+           abs(coalesce(e.tokens, 0) - coalesce(d.tokens, 0))
+           + abs(coalesce(e.idle, 0) - coalesce(d.idle, 0)) AS difference
+      FROM entered e FULL JOIN days d USING (cluster, day, tenant, payer, owner, owner_payer)
+)
+SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
+       (array_agg(format('shares of %s in runs of %s on %s, %s: the sum of the day is off by %s',
+                         tenant, owner, day, cluster, difference))
+        FILTER (WHERE difference > 0))[1:10] AS faults
+  FROM differences
+"""
+"""The sums of shares by the day, which statements read, are those of their entries."""
+
 _LOANS = """
 WITH replayed AS (
     SELECT DISTINCT ON (cluster, lender, borrower) cluster, lender, borrower,
@@ -379,6 +405,7 @@ CHECKS = (
     _TRANSFERS,
     _BUDGET_ENTRIES,
     _SHARES,
+    _SHARE_DAYS,
     _LOANS,
     _RECALLS,
     _WATERMARKS,

@@ -80,7 +80,7 @@ _CALLED = ("enter_budget", "lock_policy", "seal_state")
 
 _CALLED_BY_DAEMON = (
     *("book", "share", "seal", "forget_loans", "forget_generations"),
-    *("post_usage", "note_engine_counters", "forget_usage", "forget_person"),
+    *("post_usage", "note_engine_counters", "forget_usage", "bar_person", "forget_person"),
 )
 
 _READS = ("seal_hash", "sealed_policy", "state_hash")

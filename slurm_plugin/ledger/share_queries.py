@@ -70,6 +70,7 @@ WITH due AS MATERIALIZED (
       JOIN slicewise.usage_hours u
         ON u.cluster = :cluster AND (u.array_job_id, u.index, u.run_start_s, u.hour_s)
            = (d.array_job_id, d.index, d.start_s, d.hour_s)
+           AND u.hour_s BETWEEN (SELECT min(hour_s) FROM due) AND (SELECT max(hour_s) FROM due)
            AND split_part(u.service, '/', 1) = d.owner
      GROUP BY d.run_id, d.hour_s, u.payer
 ), spans AS (
@@ -103,6 +104,25 @@ SELECT d.run_id, d.hour_s, coalesce(t.requests, 0)::bigint AS requests, t.tokens
   LEFT JOIN spans s ON (s.run_id, s.hour_s) = (d.run_id, d.hour_s)
 """
 """What was used in the hours of ``:due``, and what is booked of them."""
+
+LINES = """
+SELECT * FROM (
+    SELECT extract(epoch FROM day::timestamp AT TIME ZONE :zone)::bigint AS start_s,
+           to_char(day, 'YYYY-MM-DD') AS day, tenant, payer, service, sum(shared)::bigint,
+           sum(relieved)::bigint, sum(requests)::bigint, sum(prompt_tokens)::bigint,
+           sum(cached_prompt_tokens)::bigint, sum(output_tokens)::bigint
+      FROM slicewise.statement_shares s
+     WHERE cluster = :cluster AND (CAST(:tenant AS text) IS NULL OR :tenant IN (tenant, payer))
+       AND (CAST(:tenants AS text[]) IS NULL OR tenant = ANY (:tenants))
+       AND s.day >= CAST(to_timestamp(:since_s) AT TIME ZONE :zone AS date)
+     GROUP BY s.day, tenant, payer, service) AS lines
+ WHERE start_s >= :since_s AND (CAST(:until_s AS bigint) IS NULL OR start_s < :until_s)
+   AND (start_s, tenant COLLATE "C", payer COLLATE "C", service COLLATE "C")
+       > (:after_s, :after_tenant, :after_payer, :after_service)
+ ORDER BY start_s, tenant COLLATE "C", payer COLLATE "C", service COLLATE "C"
+ LIMIT :most
+"""
+"""A page of shares by the day, for ``ShareLine``."""
 
 PAID_SINCE = """
 SELECT coalesce(sum(amount), 0)::bigint

@@ -1,7 +1,8 @@
 """Divides hours of shared services' runs among the tenants that asked them."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, cast, func, select, text
@@ -23,10 +24,30 @@ from slicewise.slurm_plugin.rules.accounting.shared_runs import (
     values,
 )
 from slicewise.slurm_plugin.rules.accounting.shares import Share, TimeKind
-from slicewise.slurm_plugin.rules.accounting.types import RunKey
+from slicewise.slurm_plugin.rules.accounting.types import RunKey, ShareLine
 
 Due = Callable[[SharedRun], Iterable[DueHour]]
 """Which hours of a run are to be divided."""
+
+
+_DEADLINE = text("SET LOCAL statement_timeout = '8s'")
+
+
+@dataclass(frozen=True)
+class WantedShares:
+    """Which shares a reader wants: of days that begin from ``since_s`` up to ``until_s``.
+
+    Attributes:
+        tenant: whose they are, or who pays for them; None: of all.
+        tenants: which tenants' the reader may see; None: all.
+        after: begin of the day, tenant, payer and service of the last line of the page before.
+    """
+
+    tenant: str | None = None
+    tenants: Collection[str] | None = None
+    since_s: int = 0
+    until_s: int | None = None
+    after: tuple[int, str, str, str] | None = None
 
 
 class Shares(LedgerPart):
@@ -65,17 +86,41 @@ class Shares(LedgerPart):
         result = connection.execute(text(share_queries.USES), given)
         return {(row.run_id, row.hour_s): _use(row) for row in result}
 
-    def book(self, divisions: Sequence[Division]) -> int:
+    def book(self, divisions: Sequence[Division], zone: str) -> int:
         """Book the divisions of hours, all or none; return how many were booked.
 
-        An hour that was divided otherwise meanwhile is left out: it is decided again.
+        An hour that was divided otherwise meanwhile is left out: it is decided again. ``zone`` is
+        the time zone of the days to which the hours belong.
         """
         if not divisions:
             return 0
         hours = [values(division) for division in divisions]
-        share = select(func.slicewise.share(cast(hours, JSONB)))
+        share = select(func.slicewise.share(cast(hours, JSONB), zone))
         with writing(self._engine) as connection:
             return len(connection.execute(share).scalar_one())
+
+    def lines(self, wanted: WantedShares, zone: str, most: int) -> tuple[ShareLine, ...]:
+        """So many lines of shares by the day. Raises UnreachableError (SW-DATABASE-DOWN) if it
+        takes too long.
+        """
+        start_s, tenant, payer, service = wanted.after or (-1, "", "", "")
+        given = {
+            "cluster": self._cluster,
+            "zone": zone,
+            "tenant": wanted.tenant,
+            "tenants": None if wanted.tenants is None else sorted(wanted.tenants),
+            "since_s": wanted.since_s,
+            "until_s": wanted.until_s,
+            "after_s": start_s,
+            "after_tenant": tenant,
+            "after_payer": payer,
+            "after_service": service,
+            "most": most,
+        }
+        with reading(self._engine) as connection:
+            connection.execute(_DEADLINE)
+            rows = connection.execute(text(share_queries.LINES), given)
+            return tuple(ShareLine(*row) for row in rows)
 
     def paid_since(self, payer: str, since_s: int) -> int:
         """Millislice-seconds that a budget has paid since then for shares of others' runs.

@@ -9,6 +9,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Date,
     DateTime,
     Double,
     ForeignKey,
@@ -325,6 +326,7 @@ share_entries = Table(
     Column("run_id", BigInteger, nullable=False),
     Column("hour_s", BigInteger, nullable=False),
     Column("number", Integer, nullable=False),
+    Column("day", Date, nullable=False),
     Column("tenant", Text, nullable=False),
     Column("payer", Text),
     Column("part", Text, nullable=False),
@@ -348,6 +350,22 @@ Index(
     "ix_share_entries_payer",
     func.coalesce(share_entries.c.payer, share_entries.c.tenant),
     share_entries.c.recorded_at,
+)
+
+share_days = Table(
+    "share_days",
+    metadata,
+    Column("cluster", Text, primary_key=True),
+    Column("day", Date, primary_key=True),
+    *(
+        Column(name, Text, primary_key=True)
+        for name in ("tenant", "payer", "service", "owner_payer")
+    ),
+    Column("token_millislice_s", BigInteger, nullable=False),
+    Column("idle_millislice_s", BigInteger, nullable=False),
+    Column("weights", JSONB, nullable=False),
+    comment="Sums of share entries by the day and service, and the weights of tokens of the newest"
+    " hour. Changed by a function alone.",
 )
 
 transfers = Table(

@@ -2,15 +2,26 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
 from types import MappingProxyType
 
-from sqlalchemy import func, literal, select
+from sqlalchemy import func, literal, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 
 from slicewise.cluster.rpc.usage_messages import EngineCounters, UsageRecord
 from slicewise.cluster.runtime.database import writing
 from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
 from slicewise.slurm_plugin.ledger.booking import book
+
+
+@dataclass(frozen=True)
+class ForgottenDay:
+    """A day in which a person was forgotten, None if there is none; and in how many records."""
+
+    day: date | None
+    records: int
+
 
 _POST = "SELECT slicewise.post_usage($1)"
 
@@ -60,11 +71,22 @@ class Usage(LedgerPart):
         with writing(self._engine) as connection:
             return int(connection.execute(select(gone)).scalar_one())
 
-    def forget_person(self, person: str, tenant: str | None = None) -> int:
-        """Put ``-`` in the place of a person's name and keys, in one tenant or in all.
+    def bar_person(self, person: str, tenant: str | None = None) -> None:
+        """Bar a person's name from records of requests that have ended, whoever tells of them yet.
 
-        Every sum stays what it was. Returns in how many records.
+        In one tenant or in all (None).
         """
-        gone = func.slicewise.forget_person(self._cluster, tenant, person)
+        barred = func.slicewise.bar_person(self._cluster, tenant or "", person)
         with writing(self._engine) as connection:
-            return int(connection.execute(select(gone)).scalar_one())
+            connection.execute(DEADLINE)
+            connection.execute(select(barred))
+
+    def forget_person(self, person: str, tenant: str | None, after: date | None) -> ForgottenDay:
+        """Put ``-`` in the place of a person's name and keys, in the first day after ``after``.
+
+        In one tenant or in all. Every sum stays what it was. One day at a time: no lock is long.
+        """
+        gone = func.slicewise.forget_person(self._cluster, tenant or "", person, after)
+        query = select(text("of_day, coalesce(records, 0)")).select_from(gone.alias("gone"))
+        with writing(self._engine) as connection:
+            return ForgottenDay(*connection.execute(query).one())

@@ -2,23 +2,28 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
+    Date,
     Select,
+    TableClause,
     and_,
     case,
     cast,
     func,
     literal,
     or_,
+    outerjoin,
     select,
     text,
     tuple_,
 )
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from slicewise.cluster.language.persons import NOBODY
 from slicewise.cluster.runtime.database import reading
@@ -29,14 +34,19 @@ from slicewise.slurm_plugin.common.usage_requests import (
     Unattributed,
 )
 from slicewise.slurm_plugin.ledger.base import LedgerPart
-from slicewise.slurm_plugin.ledger.usage_tables import engine_counters, usage_costs, usage_hours
+from slicewise.slurm_plugin.ledger.usage_tables import (
+    engine_counters,
+    usage_costs,
+    usage_days,
+    usage_runs,
+    usage_sums,
+)
 
 _DEADLINE = text("SET LOCAL statement_timeout = '8s'")
 _MOST_SERVICES = 1000
 _MOST = 2**53 - 1
 """Engines say what they like: more is shown as this, and hides no other's sums."""
-_HOUR = usage_costs.c
-_OWNER = func.split_part(_HOUR.service, "/", 1)
+Columns = ReadOnlyColumnCollection[str, Any]
 
 
 @dataclass(frozen=True)
@@ -61,26 +71,27 @@ class UsageReads(LedgerPart):
         """So many lines of what the reader may see, in the order of what they are about."""
         with reading(self._engine) as connection:
             connection.execute(_DEADLINE)
-            seen = self._seen(connection, request, reader)
+            seen = self._seen(connection, request, reader, zone)
             page = self._page(request, reader, zone, seen).limit(most)
             return tuple(_line(row) for row in connection.execute(page).mappings())
 
     def _seen(
-        self, connection: Connection, request: TokenUsageRequest, reader: UsageReader
+        self, connection: Connection, request: TokenUsageRequest, reader: UsageReader, zone: str
     ) -> ColumnElement[bool]:
         """What a reader may see.
 
-        Costs are divided within a payer's hour of a run: so the payers of the reader's own requests
-        are named, and no others' hours are read.
+        Costs are divided within a payer's day of a service: so the payers of the reader's own
+        requests are named, and no others' days are read.
         """
         if reader.owned is None:
             return literal(True)
-        hour, is_owned = usage_hours.c, _OWNER.in_(reader.owned)
-        own = select(hour.payer).where(hour.cluster == self._cluster, hour.person == reader.user)
-        own = own.where(hour.hour_s >= request.since_s // 3600 * 3600).distinct()
+        costs, row = usage_costs.c, usage_days.c
+        is_owned = func.split_part(costs.service, "/", 1).in_(reader.owned)
+        own = select(row.payer).where(row.cluster == self._cluster, row.person == reader.user)
+        own = own.where(*_within(row.day, request, zone)).distinct()
         payers = connection.execute(own).scalars().all()
         return and_(
-            or_(_HOUR.payer.in_(payers), is_owned), or_(_HOUR.person == reader.user, is_owned)
+            or_(costs.payer.in_(payers), is_owned), or_(costs.person == reader.user, is_owned)
         )
 
     def _page(
@@ -90,21 +101,23 @@ class UsageReads(LedgerPart):
         zone: str,
         is_seen: ColumnElement[bool],
     ) -> Select[Any]:
-        named = _named(reader, zone)
+        columns = _view(request, reader).c
+        named = _named(columns, reader)
         fields = LINE_FIELDS[request.by]
         about = tuple(named[field].label(field) for field in fields)
         query = (
             select(
                 *about,
                 *(
-                    cast(func.sum(_HOUR[name]), BigInteger).label(name)
+                    cast(func.sum(columns[name]), BigInteger).label(name)
                     for name in (
                         *("requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens"),
                         *("first_tokens", "first_token_ms", "millislice_s"),
                     )
                 ),
             )
-            .where(_HOUR.cluster == self._cluster, is_seen, *_asked(request, named))
+            .where(columns.cluster == self._cluster, is_seen)
+            .where(*_within(columns.day, request, zone), *_asked(request, named))
             .group_by(*about)
         )
         sums = query.subquery()
@@ -118,32 +131,22 @@ class UsageReads(LedgerPart):
         self, request: TokenUsageRequest, reader: UsageReader
     ) -> tuple[Unattributed, ...]:
         """What engines counted and nobody's request has, of runs that were seen in that time."""
-        run = engine_counters.c
-        posted = (
-            select(
-                func.coalesce(
-                    func.sum(
-                        usage_hours.c.prompt_tokens
-                        - case((run.counts_cached, 0), else_=usage_hours.c.cached_prompt_tokens)
-                    ),
-                    0,
-                ).label("prompts"),
-                func.coalesce(func.sum(usage_hours.c.output_tokens), 0).label("outputs"),
-            )
-            .where(
-                usage_hours.c.cluster == run.cluster,
-                usage_hours.c.array_job_id == run.array_job_id,
-                usage_hours.c.index == run.index,
-                usage_hours.c.run_start_s == run.run_start_s,
-            )
-            .lateral("posted")
+        run, posted = engine_counters.c, usage_runs.c
+        is_same = and_(*(run[key.name] == key for key in usage_runs.primary_key))
+        asked = posted.prompt_tokens - case(
+            (run.counts_cached, 0), else_=posted.cached_prompt_tokens
         )
-        prompts = func.sum(func.greatest(0, run.prompt_tokens - posted.c.prompts))
-        outputs = func.sum(func.greatest(0, run.output_tokens - posted.c.outputs))
+        prompts, outputs = (
+            func.sum(func.greatest(0, counted - func.coalesce(known, 0)))
+            for counted, known in (
+                (run.prompt_tokens, asked),
+                (run.output_tokens, posted.output_tokens),
+            )
+        )
         bounded = (cast(func.least(sum_, _MOST), BigInteger) for sum_ in (prompts, outputs))
         query = (
             select(run.service, *bounded)
-            .join(posted, literal(True))
+            .select_from(outerjoin(engine_counters, usage_runs, is_same))
             .where(run.cluster == self._cluster)
             .where(run.seen_at >= func.to_timestamp(request.since_s))
             .group_by(run.service)
@@ -165,37 +168,55 @@ class UsageReads(LedgerPart):
             )
 
 
-def _named(reader: UsageReader, zone: str) -> dict[str, ColumnElement[str]]:
+def _view(request: TokenUsageRequest, reader: UsageReader) -> TableClause:
+    """The view that has what is asked for: costs are divided among persons only where it shows."""
+    of_persons = request.by in {"person", "key"} or request.person or request.key_id
+    return usage_costs if of_persons or reader.owned is not None else usage_sums
+
+
+def _named(columns: Columns, reader: UsageReader) -> dict[str, ColumnElement[str]]:
     """What a line may be about, as the reader may see it."""
-    day = func.timezone(zone, func.to_timestamp(_HOUR.hour_s))
     seen: dict[str, ColumnElement[str]] = {
-        "day": func.to_char(day, "YYYY-MM-DD"),
-        "service": _HOUR.service,
-        "tenant": _HOUR.payer,
-        "person": _HOUR.person,
-        "key_id": _HOUR.key_id,
+        "day": func.to_char(columns.day, "YYYY-MM-DD"),
+        "month": func.to_char(columns.day, "YYYY-MM"),
+        "service": columns.service,
+        "tenant": columns.payer,
+        "person": columns.person,
+        "key_id": columns.key_id,
     }
     if reader.owned is not None:
-        is_own = _HOUR.person == reader.user
+        is_own = columns.person == reader.user
         for name in ("person", "key_id"):
             seen[name] = case((is_own, seen[name]), else_=NOBODY)
     return seen
 
 
+def _within(
+    day: ColumnElement[date], request: TokenUsageRequest, zone: str
+) -> list[ColumnElement[bool]]:
+    """Whether a day is one that was asked for: the first one whole, and the last."""
+    within: list[ColumnElement[bool]] = []
+    if request.since_s:
+        within.append(day >= _day(request.since_s, zone))
+    if request.until_s is not None:
+        within.append(day <= _day(request.until_s - 1, zone))
+    return within
+
+
+def _day(at_s: int, zone: str) -> ColumnElement[date]:
+    return cast(func.timezone(zone, func.to_timestamp(at_s)), Date)
+
+
 def _asked(
     request: TokenUsageRequest, named: dict[str, ColumnElement[str]]
 ) -> list[ColumnElement[bool]]:
-    asked: list[ColumnElement[bool]] = [_HOUR.hour_s >= request.since_s // 3600 * 3600]
-    if request.until_s is not None:
-        asked.append(_HOUR.hour_s < request.until_s)
     words = {
         "tenant": request.tenant,
         "person": request.person,
         "key_id": request.key_id,
         "service": request.service,
     }
-    asked.extend(named[name] == word for name, word in words.items() if word is not None)
-    return asked
+    return [named[name] == word for name, word in words.items() if word is not None]
 
 
 def _line(row: Any) -> TokenLine:

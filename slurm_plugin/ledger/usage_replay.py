@@ -28,27 +28,24 @@ SELECT count(*) AS seen, coalesce(sum(abs(posted - used)), 0) AS difference,
 
 _RECORDS = """
 WITH kept AS (
-    SELECT g.cluster, r.end_ms / 3600000 * 3600 AS hour_s, r.payer, r.person, r.key_id, r.service,
+    SELECT g.cluster, r.end_ms / 3600000 * 3600 AS hour_s, r.day, r.payer, r.service,
            r.array_job_id, r.index, r.run_start_s, count(*) AS requests,
            sum(r.prompt_tokens) AS prompt_tokens,
            sum(r.cached_prompt_tokens) AS cached_prompt_tokens,
-           sum(r.output_tokens) AS output_tokens, count(r.first_token_ms) AS first_tokens,
-           coalesce(sum(r.first_token_ms), 0) AS first_token_ms
+           sum(r.output_tokens) AS output_tokens
       FROM slicewise.usage_records r
       LEFT JOIN slicewise.usage_gateways g ON g.id = r.gateway_id
-     GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9
+     GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
 ), differences AS (
     SELECT cluster, hour_s, payer, service, coalesce(k.requests, 0) AS kept,
            coalesce(h.requests, 0) AS requests,
-           (k.requests, k.prompt_tokens, k.cached_prompt_tokens, k.output_tokens, k.first_tokens,
-            k.first_token_ms)
+           (k.requests, k.prompt_tokens, k.cached_prompt_tokens, k.output_tokens)
            IS DISTINCT FROM
-           (h.requests, h.prompt_tokens, h.cached_prompt_tokens, h.output_tokens, h.first_tokens,
-            h.first_token_ms)
+           (h.requests, h.prompt_tokens, h.cached_prompt_tokens, h.output_tokens)
            AND NOT (coalesce(k.requests, 0) < coalesce(h.requests, 0)
                     AND hour_s < extract(epoch FROM now() - interval '90 days')) AS differs
       FROM kept k FULL JOIN slicewise.usage_hours h
-     USING (cluster, hour_s, payer, person, key_id, service, array_job_id, index, run_start_s)
+     USING (cluster, hour_s, day, payer, service, array_job_id, index, run_start_s)
 )
 SELECT count(*) AS seen, count(*) FILTER (WHERE differs) AS difference,
        (array_agg(format('usage of %s in the hour of %s of %s on %s: its records are %s requests, '
@@ -57,7 +54,82 @@ SELECT count(*) AS seen, count(*) FILTER (WHERE differs) AS difference,
         FILTER (WHERE differs))[1:10] AS faults
   FROM differences
 """
-"""Each sum is that over its hour's records. Records are deleted some day, but no young ones."""
+"""Each sum by the hour is that over its records, of which no young one is ever deleted."""
+
+_PERSONS = """
+WITH kept AS (
+    SELECT g.cluster, r.day, r.payer, r.person, r.key_id, r.service, count(*) AS requests,
+           sum(r.prompt_tokens) AS prompt_tokens,
+           sum(r.cached_prompt_tokens) AS cached_prompt_tokens,
+           sum(r.output_tokens) AS output_tokens, count(r.first_token_ms) AS first_tokens,
+           coalesce(sum(r.first_token_ms), 0) AS first_token_ms
+      FROM slicewise.usage_records r
+      LEFT JOIN slicewise.usage_gateways g ON g.id = r.gateway_id
+     GROUP BY 1, 2, 3, 4, 5, 6
+), differences AS (
+    SELECT cluster, day, payer, service, coalesce(k.requests, 0) AS kept,
+           coalesce(d.requests, 0) AS requests,
+           (k.requests, k.prompt_tokens, k.cached_prompt_tokens, k.output_tokens, k.first_tokens,
+            k.first_token_ms)
+           IS DISTINCT FROM
+           (d.requests, d.prompt_tokens, d.cached_prompt_tokens, d.output_tokens, d.first_tokens,
+            d.first_token_ms)
+           AND NOT (coalesce(k.requests, 0) < coalesce(d.requests, 0)
+                    AND day < now() - interval '90 days') AS differs
+      FROM kept k FULL JOIN slicewise.usage_days d
+     USING (cluster, day, payer, person, key_id, service)
+)
+SELECT count(*) AS seen, count(*) FILTER (WHERE differs) AS difference,
+       (array_agg(format('usage of a person or key of %s on %s, %s, of %s: its records are %s '
+                         'requests, the sum says %s, or their tokens differ',
+                         payer, cluster, day, service, kept, requests))
+        FILTER (WHERE differs))[1:10] AS faults
+  FROM differences
+"""
+"""Each sum by the day is that over its records."""
+
+_DAYS = """
+WITH hours AS (
+    SELECT cluster, day, payer, service, sum(requests) AS requests, sum(prompt_tokens) AS prompts,
+           sum(cached_prompt_tokens) AS cached, sum(output_tokens) AS outputs
+      FROM slicewise.usage_hours GROUP BY 1, 2, 3, 4
+), days AS (
+    SELECT cluster, day, payer, service, sum(requests) AS requests, sum(prompt_tokens) AS prompts,
+           sum(cached_prompt_tokens) AS cached, sum(output_tokens) AS outputs
+      FROM slicewise.usage_days GROUP BY 1, 2, 3, 4
+), differences AS (
+    SELECT cluster, day, payer, service,
+           (h.requests, h.prompts, h.cached, h.outputs)
+           IS DISTINCT FROM (d.requests, d.prompts, d.cached, d.outputs) AS differs
+      FROM hours h FULL JOIN days d USING (cluster, day, payer, service)
+)
+SELECT count(*) AS seen, count(*) FILTER (WHERE differs) AS difference,
+       (array_agg(format('usage of %s of %s on %s, %s: the sums of its hours and of its persons '
+                         'differ', service, payer, cluster, day))
+        FILTER (WHERE differs))[1:10] AS faults
+  FROM differences
+"""
+"""For ever the sums by person are those by run, day by day."""
+
+_RUNS = """
+WITH hours AS (
+    SELECT cluster, array_job_id, index, run_start_s, sum(prompt_tokens) AS prompts,
+           sum(cached_prompt_tokens) AS cached, sum(output_tokens) AS outputs
+      FROM slicewise.usage_hours GROUP BY 1, 2, 3, 4
+), differences AS (
+    SELECT cluster, array_job_id, index,
+           abs(coalesce(h.prompts, 0) - coalesce(r.prompt_tokens, 0))
+           + abs(coalesce(h.cached, 0) - coalesce(r.cached_prompt_tokens, 0))
+           + abs(coalesce(h.outputs, 0) - coalesce(r.output_tokens, 0)) AS difference
+      FROM hours h FULL JOIN slicewise.usage_runs r
+     USING (cluster, array_job_id, index, run_start_s)
+)
+SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
+       (array_agg(format('usage of run %s_%s on %s: its sum and its hours differ by %s tokens',
+                         array_job_id, index, cluster, difference))
+        FILTER (WHERE difference > 0))[1:10] AS faults
+  FROM differences
+"""
 
 _ENGINES = """
 WITH sums AS (
@@ -91,20 +163,20 @@ earliest: what ended after that look the look can't have. Nor has an engine that
 without its cache what a record has of that."""
 
 _MONTHS = """
-WITH months AS (
-    SELECT cluster, payer, person, key_id, sum(tokens) AS tokens
-      FROM slicewise.usage_months GROUP BY 1, 2, 3, 4
-), hours AS (
-    SELECT cluster, payer, person, key_id, sum(prompt_tokens + output_tokens) AS tokens
-      FROM slicewise.usage_hours GROUP BY 1, 2, 3, 4
+WITH days AS (
+    SELECT cluster, date_trunc('month', day)::date AS month, payer, person, key_id,
+           sum(prompt_tokens + output_tokens) AS tokens
+      FROM slicewise.usage_days GROUP BY 1, 2, 3, 4, 5
+), differences AS (
+    SELECT cluster, month, payer, coalesce(m.tokens, 0) AS posted, coalesce(d.tokens, 0) AS tokens
+      FROM slicewise.usage_months m FULL JOIN days d USING (cluster, month, payer, person, key_id)
 )
-SELECT count(*) AS seen, coalesce(sum(abs(coalesce(m.tokens, 0) - coalesce(h.tokens, 0))), 0)
-       AS difference,
-       (array_agg(format('usage of a person or key of %s on %s: its months have %s tokens, its '
-                         'hours %s', payer, cluster, m.tokens, h.tokens))
-        FILTER (WHERE m.tokens IS DISTINCT FROM h.tokens))[1:10] AS faults
-  FROM months m FULL JOIN hours h USING (cluster, payer, person, key_id)
+SELECT count(*) AS seen, coalesce(sum(abs(posted - tokens)), 0) AS difference,
+       (array_agg(format('usage of a person or key of %s on %s: its month of %s has %s tokens, '
+                         'its days %s', payer, cluster, month, posted, tokens))
+        FILTER (WHERE posted <> tokens))[1:10] AS faults
+  FROM differences
 """
-"""The sums that limits look at are those by the hour."""
+"""The sums that limits look at are those by the day, month by month."""
 
-CHECKS = (_HOURS, _RECORDS, _ENGINES, _MONTHS)
+CHECKS = (_HOURS, _RECORDS, _PERSONS, _DAYS, _RUNS, _ENGINES, _MONTHS)

@@ -11,7 +11,9 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
+    LargeBinary,
     Table,
+    TableClause,
     Text,
     UniqueConstraint,
     column,
@@ -50,6 +52,7 @@ usage_records = Table(
     "usage_records",
     metadata,
     Column("gateway_id", Integer, primary_key=True, autoincrement=False),
+    Column("day", Date, nullable=False),
     *_number_keys("number"),
     *(Column(name, Text, nullable=False) for name in ("payer", "person", "key_id", "service")),
     *_numbers(*_RUN, "start_ms", "end_ms", *_TOKENS),
@@ -69,20 +72,45 @@ usage_hours = Table(
     metadata,
     *_text_keys("cluster"),
     *_number_keys("hour_s"),
-    *_text_keys("payer", "person", "key_id", "service"),
+    Column("day", Date, primary_key=True),
+    *_text_keys("payer", "service"),
     *_number_keys(*_RUN),
-    *_numbers("requests", *_TOKENS, "first_tokens", "first_token_ms"),
-    Index("ix_usage_hours_run", "cluster", *_RUN),
-    comment="Sums of usage records by the hour of their ends. Changed by functions alone.",
+    *_numbers("requests", *_TOKENS),
+    comment="Sums of usage records by run and the hour of their ends. Changed by functions alone.",
 )
 
-usage_costs = table(
-    "usage_costs",
-    *(column(each.name) for each in usage_hours.c),
-    column("millislice_s"),
-    schema=SCHEMA,
+usage_runs = Table(
+    "usage_runs",
+    metadata,
+    *_text_keys("cluster"),
+    *_number_keys(*_RUN),
+    *_numbers(*_TOKENS),
+    comment="Sums of usage records by run, beside what its engine counted."
+    " Changed by functions alone.",
 )
-"""A view: the same sums, with what of their runs' hours they are charged; idle time is nobody's."""
+
+usage_days = Table(
+    "usage_days",
+    metadata,
+    *_text_keys("cluster"),
+    Column("day", Date, primary_key=True),
+    *_text_keys("payer", "person", "key_id", "service"),
+    *_numbers("requests", *_TOKENS, "first_tokens", "first_token_ms"),
+    Index("ix_usage_days_person", "cluster", "person", "day"),
+    comment="Sums of usage records by person, key and the day of their ends."
+    " Changed by functions alone.",
+)
+
+
+def _view(name: str) -> TableClause:
+    names = (*(each.name for each in usage_days.c), "millislice_s")
+    return table(name, *(column(each) for each in names), schema=SCHEMA)
+
+
+usage_sums = _view("usage_sums")
+"""A view: sums by the day, and what tenants are charged of services' runs, of person ``-``."""
+usage_costs = _view("usage_costs")
+"""The same, of which the tenant's part of busy time is divided among persons and keys."""
 
 usage_months = Table(
     "usage_months",
@@ -93,6 +121,17 @@ usage_months = Table(
     *_numbers("tokens"),
     comment="Prompt and output tokens by the month of their ends, for limits."
     " Changed by functions alone.",
+)
+
+forgotten_persons = Table(
+    "forgotten_persons",
+    metadata,
+    *_text_keys("cluster"),
+    Column("person", LargeBinary, primary_key=True),
+    *_text_keys("payer"),
+    *_numbers("before_ms"),
+    comment="SHA-256 of names that no record of a request that ended before may bring back;"
+    " payer '' is all. Kept as long as such records are booked.",
 )
 
 allowances = Table(

@@ -24,6 +24,8 @@ from slicewise.cluster.rpc.web_messages import (
 )
 from slicewise.cluster.settings.file import DaemonSettings
 from slicewise.slurm_plugin.common.ledger_requests import (
+    SharesAnswer,
+    SharesRequest,
     StatementAnswer,
     StatementRequest,
     TenantsAnswer,
@@ -40,11 +42,12 @@ _FRESH_FOR_S: Mapping[type[Request], float] = {
 """Seconds for which a user who asks the same again gets the same answer: those in the table are
 not made from the daemon's memory, or hardly change.
 """
-_NEVER_KEPT = frozenset({StatementRequest, TokenUsageRequest})
+_NEVER_KEPT = frozenset({StatementRequest, SharesRequest, TokenUsageRequest})
 """Long answers that are read once."""
 _MOST_PAGES: Mapping[type[Request], int] = {
     TenantsRequest: 8,
     StatementRequest: 10,
+    SharesRequest: 4,
     TokenUsageRequest: 2,
 }
 """Pages of a long answer that are put together; more can't be shown at once."""
@@ -185,6 +188,8 @@ def joined(answer: Answer, after: Answer) -> Answer:
     match answer, after:
         case StatementAnswer(), StatementAnswer():
             return after.model_copy(update={"rows": answer.rows + after.rows})
+        case SharesAnswer(), SharesAnswer():
+            return after.model_copy(update={"lines": answer.lines + after.lines})
         case TokenUsageAnswer(), TokenUsageAnswer():
             return answer.model_copy(
                 update={"lines": answer.lines + after.lines, "more": after.more}

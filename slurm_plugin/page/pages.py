@@ -23,7 +23,11 @@ from slicewise.cluster.rpc.read_messages import (
 )
 from slicewise.cluster.rpc.web_messages import WhoamiRequest
 from slicewise.slurm_plugin.common.explain_requests import QuotaPlanRequest
-from slicewise.slurm_plugin.common.ledger_requests import StatementRequest, TenantsRequest
+from slicewise.slurm_plugin.common.ledger_requests import (
+    SharesRequest,
+    StatementRequest,
+    TenantsRequest,
+)
 from slicewise.slurm_plugin.common.usage_requests import TokenUsageRequest, UsageGroup
 from slicewise.slurm_plugin.rules.pages.history import RANGES, history_span
 from slicewise.slurm_plugin.rules.pages.rows import whole_number
@@ -190,10 +194,12 @@ def _repartitions(place: PagePlace) -> Mapping[str, Request]:
 
 
 def _statement(place: PagePlace) -> Mapping[str, Request]:
-    return {"statement": _runs(place)}
+    runs = _runs(place)
+    shares = SharesRequest.of(tenant=runs.tenant, since_s=runs.since_s, until_s=runs.until_s)
+    return {"statement": runs, "shares": shares}
 
 
-def _runs(place: PagePlace) -> Request:
+def _runs(place: PagePlace) -> StatementRequest:
     month = month_of(place.chosen("month"), place.now_s, place.site_zone)
     tenant = account_name(place.chosen("tenant").strip()) or None
     return StatementRequest.of(tenant=tenant, since_s=month.start_s, until_s=month.end_s)

@@ -43,8 +43,12 @@ def share_hours(
     idle_time: Literal["owner", "audience"],
     jobs: Sequence[JobView],
     now_s: int,
+    *,
+    zone: str,
 ) -> SharedHours:
     """Book what is due at ``now_s`` (Unix seconds), when ``jobs`` were looked at.
+
+    ``zone`` is the time zone of days.
 
     Safe to repeat, and to be killed at any point: the hours of a run are booked together, and each
     once for what is known of it. A run that the ledger refuses keeps no other back. Raises
@@ -63,7 +67,7 @@ def share_hours(
             division(hour, use, paying, _idle(policy, idle_time, hour)) for hour, use in hours
         ]
         try:
-            booked += ledger.shares.book(divisions)
+            booked += ledger.shares.book(divisions, zone)
         except OutsideError as error:
             refused[key] = error
     return SharedHours(booked, refused)

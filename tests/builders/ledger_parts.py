@@ -48,6 +48,9 @@ class NoShares:
     def due(self, *_: Any) -> tuple[()]:
         return ()
 
+    def lines(self, *_: Any) -> tuple[()]:
+        return ()
+
     def paid_since(self, *_: Any) -> int:
         return 0
 

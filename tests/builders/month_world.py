@@ -90,6 +90,9 @@ class OctoberBooks:
         )
         return Statement(found, totals(found)), NOW_S, ()
 
+    def shares(self, *_: object) -> tuple[()]:
+        return ()
+
     def tenants(self) -> tuple[str, ...]:
         return self.names
 

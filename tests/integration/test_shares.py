@@ -14,14 +14,23 @@ from builders.jobs import a_running_job
 from slicewise.cluster.language.jobs import JobView
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices
-from slicewise.slurm_plugin.ledger.shares import Shares
+from slicewise.slurm_plugin.ledger.shares import Shares, WantedShares
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.quota_cycle.share_hours import share_hours
+from slicewise.slurm_plugin.rules.accounting.charge_lines import charge_lines
 from slicewise.slurm_plugin.rules.accounting.shares import divided
+from slicewise.slurm_plugin.rules.accounting.statement import (
+    Day,
+    by_day,
+    by_service,
+    by_user,
+    totals,
+)
 from slicewise.slurm_plugin.rules.accounting.types import (
     Charge,
     Run,
     RunKey,
+    ShareLine,
     Transfer,
     TransferKind,
 )
@@ -36,6 +45,7 @@ PERSONS, TENANTS, SERVICES, REQUESTS = 200, 50, 10, 20_000
 
 RESERVE, EXTEND, POST, VOID, REVERSE, WAIVE, *_ = TransferKind
 HOUR_S = 3600
+ZONE = "Europe/Berlin"
 BEGIN_S = 1_700_000_000 // HOUR_S * HOUR_S
 LATER_S = BEGIN_S + 2 * HOUR_S
 
@@ -124,7 +134,7 @@ class Books:
         ]
         self.told += len(requests)
         batch = json.dumps(
-            {"cluster": "testing", "boot": "gateway", "zone": "UTC", "records": records}
+            {"cluster": "testing", "boot": "gateway", "zone": ZONE, "records": records}
         )
         self.batches.append(batch)
         self.post(batch)
@@ -134,7 +144,7 @@ class Books:
             connection.execute("SELECT slicewise.post_usage(%s)", (batch,))
 
     def share(self, now_s: int = LATER_S, idle: str = "owner", policy: Policy = POLICY) -> int:
-        found = share_hours(self.ledger, policy, idle, (), now_s)  # type: ignore[arg-type]
+        found = share_hours(self.ledger, policy, idle, (), now_s, zone=ZONE)  # type: ignore[arg-type]
         assert not found.refused
         return found.booked
 
@@ -237,7 +247,9 @@ def test_a_run_that_goes_on_is_divided_hour_by_hour(books: Books):
     books.tell(*half_of_it(), Request(run, "optics", LATER_S, LATER_S + 1800))
     # It was not seen to run, so its end is not known.
     assert books.share(LATER_S + HOUR_S + 600) == 0
-    found = share_hours(books.ledger, POLICY, "owner", (seen(run),), LATER_S + HOUR_S + 600)
+    found = share_hours(
+        books.ledger, POLICY, "owner", (seen(run),), LATER_S + HOUR_S + 600, zone=ZONE
+    )
     assert found.booked == 2
     assert books.used() == {"chem": 450_000, "optics": 1_800_000, "vision": -2_250_000}
     books.ledger.charges.post([ended(run, LATER_S + HOUR_S)])
@@ -249,7 +261,7 @@ def test_nobody_is_charged_a_share_of_what_the_operator_waives(books: Books):
     run = a_run()
     books.ledger.charges.post([begun(run)])
     books.tell(*half_of_it())
-    share_hours(books.ledger, POLICY, "owner", (seen(run),), LATER_S)
+    share_hours(books.ledger, POLICY, "owner", (seen(run),), LATER_S, zone=ZONE)
     assert books.used()["chem"] == 450_000
     books.ledger.charges.post([waived(run, BEGIN_S + HOUR_S)])
     assert books.share() == 1
@@ -300,6 +312,19 @@ def test_the_budget_above_a_tenant_pays_its_share(books: Books):
     assert books.is_right()
 
 
+def test_verify_sees_a_day_s_sum_of_shares_that_was_changed(books: Books):
+    an_hour(books, *half_of_it())
+    books.share()
+    assert books.is_right()
+    with psycopg.connect(books.url) as connection:
+        connection.execute(
+            "UPDATE slicewise.share_days SET token_millislice_s = token_millislice_s + 5"
+            " WHERE tenant = 'chem'"
+        )
+    (fault,) = books.ledger.audit.verify().faults
+    assert fault.startswith("shares of chem in runs of vision")
+
+
 def test_entries_can_not_be_changed_and_verify_sees_what_was(books: Books):
     an_hour(books, *half_of_it())
     books.share()
@@ -333,10 +358,10 @@ class KilledShares:
     def due(self, *args: Any) -> Any:
         return self.of.due(*args)
 
-    def book(self, divisions: Any) -> int:
+    def book(self, divisions: Any, zone: str) -> int:
         if self.random.random() < 0.05:
             raise KilledError
-        booked = self.of.book(divisions)
+        booked = self.of.book(divisions, zone)
         if self.random.random() < 0.05:
             raise KilledError
         return booked
@@ -374,7 +399,7 @@ def shared_however_often_it_is_killed(books: Books, policy: Policy, random: Rand
         with Ledger(books.url, "testing") as ledger:
             ledger.shares = KilledShares(ledger.shares, random)  # type: ignore[assignment]
             try:
-                share_hours(ledger, policy, "audience", (), BEGIN_S + 2 * 86_400)
+                share_hours(ledger, policy, "audience", (), BEGIN_S + 2 * 86_400, zone=ZONE)
             except KilledError:
                 kills += 1
             else:
@@ -382,10 +407,10 @@ def shared_however_often_it_is_killed(books: Books, policy: Policy, random: Rand
 
 
 COSTS = """
-SELECT service, payer, person, key_id, array_job_id, hour_s, sum(requests)::bigint AS requests,
+SELECT service, payer, person, key_id, day, sum(requests)::bigint AS requests,
        sum(prompt_tokens)::bigint AS prompts, sum(cached_prompt_tokens)::bigint AS cached,
        sum(output_tokens)::bigint AS outputs, sum(millislice_s)::bigint AS millislice_s
-  FROM slicewise.usage_costs GROUP BY 1, 2, 3, 4, 5, 6
+  FROM slicewise.usage_costs GROUP BY 1, 2, 3, 4, 5
 """
 
 
@@ -423,7 +448,10 @@ def test_every_statement_adds_up(books: Books):  # noqa: C901 -- each loop is on
         books.post(batch)
     kills += shared_however_often_it_is_killed(books, policy, random)
     assert kills > 2
-    assert share_hours(books.ledger, policy, "audience", (), BEGIN_S + 2 * 86_400).booked == 0
+    assert (
+        share_hours(books.ledger, policy, "audience", (), BEGIN_S + 2 * 86_400, zone=ZONE).booked
+        == 0
+    )
     assert books.is_right()
 
     used = sum(run.cost_millislices * (ends_s[run.key.job_id] - run.key.start_s) for run in runs)
@@ -456,14 +484,71 @@ def test_every_statement_adds_up(books: Books):  # noqa: C901 -- each loop is on
     # What was not divided is an owner's: hours in which nobody asked, and that have no audience.
     assert sum(rest.values()) == used - divided_s
     assert all(amount >= 0 for amount in rest.values())
-    # A person's part of a tenant's hour is as the rule divides it.
-    hours: dict[Any, dict[tuple[str, str], tuple[int, int]]] = defaultdict(dict)
+    # A person's part of a tenant's day is as the rule divides it.
+    days: dict[Any, dict[tuple[str, str], tuple[int, int]]] = defaultdict(dict)
     for line in lines:
         if line.requests:
             weight = (line.prompts - line.cached) * 1000 + line.cached * 100 + line.outputs * 2000
-            of = line.array_job_id, line.hour_s, line.payer
-            hours[of][line.person, line.key_id] = weight, line.millislice_s
-    for people in hours.values():
+            of = line.service, line.day, line.payer
+            days[of][line.person, line.key_id] = weight, line.millislice_s
+    for people in days.values():
         total = sum(amount for _, amount in people.values())
         parts_of = divided(total, {who: weight for who, (weight, _) in people.items()})
         assert {who: amount for who, (_, amount) in people.items() if amount} == parts_of
+    its_statements_add_up(books, used, told)
+
+
+def its_statements_add_up(books: Books, used: int, told: Mapping[tuple[str, ...], int]) -> None:
+    """Own runs, less what others took of them, and shares are what each tenant's account has."""
+    runs = books.ledger.audit.statement(None, 0, LATER_S).rows
+    shares, after = list[ShareLine](), None
+    while page := books.ledger.shares.lines(WantedShares(after=after), ZONE, 97):
+        shares += page
+        after = (page[-1].start_s, page[-1].tenant, page[-1].payer, page[-1].service)
+    whole = totals(runs, shares)
+    assert sum(total.used_millislice_s for total in whole) == used
+    assert {
+        total.tenant: total.charged_millislice_s for total in whole if total.charged_millislice_s
+    } == books.used()
+    days = [Day(BEGIN_S // 86_400 * 86_400 + n * 86_400 - HOUR_S, f"{n}") for n in range(4)]
+    for lines in (
+        by_service(runs, shares),
+        by_user(runs, shares),
+        by_day(runs, days, shares=shares),
+    ):
+        for total in whole:
+            mine = [line for line in lines if line.tenant == total.tenant]
+            for name in ("used", "relieved", "shared", "charged"):
+                field = f"{name}_millislice_s"
+                assert sum(getattr(one, field) for one in mine) == getattr(total, field)
+    billed = Counter[str]()
+    for line in charge_lines(runs, days, days[0].start_s, days[-1].start_s, shares):
+        billed[line.of.tenant] += line.used_millislice_s
+    assert {tenant: amount for tenant, amount in billed.items() if amount} == books.used()
+    tokens = Counter[tuple[str, str]]()
+    for (_, payer, _, _, name), amount in told.items():
+        tokens[payer, name] += amount
+    names = ("requests", "prompts", "cached", "outputs")
+    assert (
+        +Counter(
+            {
+                (total.tenant, name): amount
+                for total in whole
+                for name, amount in zip(
+                    names,
+                    (
+                        *(total.requests, total.prompt_tokens),
+                        *(total.cached_prompt_tokens, total.output_tokens),
+                    ),
+                    strict=True,
+                )
+            }
+        )
+        == +tokens
+    )
+    # A tenant's own statement has the same of it.
+    (name, *_) = sorted(books.used())
+    own = list(books.ledger.shares.lines(WantedShares(name), ZONE, 10**6))
+    assert [line for line in own if line.tenant == name] == [
+        line for line in shares if line.tenant == name
+    ]

@@ -1,13 +1,16 @@
 """Usage of tokens on a real PostgreSQL: booked once, in every sum, and found if it was changed."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
+from sqlalchemy.dialects import postgresql
 
 from slicewise.cluster.language.meters import (
     CACHED_PROMPT_TOKENS,
@@ -75,6 +78,16 @@ def is_sound(ledger: Ledger) -> bool:
     found = ledger.audit.verify()
     assert found.faults == ()
     return found.imbalance == 0
+
+
+def forget(ledger: Ledger, person: str, tenant: str | None = None) -> int:
+    """Have a person forgotten, day by day; return in how many records."""
+    ledger.usage.bar_person(person, tenant)
+    records, gone = 0, ledger.usage.forget_person(person, tenant, None)
+    while gone.day is not None:
+        records += gone.records
+        gone = ledger.usage.forget_person(person, tenant, gone.day)
+    return records
 
 
 def rows(database: str, query: str) -> list[tuple[object, ...]]:
@@ -184,21 +197,73 @@ def test_a_person_is_forgotten_and_every_sum_stays(ledger: Ledger, database: str
         a_record(4, person="bob"),
     ]
     post(ledger, "b", batch)
-    assert ledger.usage.forget_person("alice", "vision") == 2
-    hours = (
-        "SELECT payer, person, key_id, sum(requests)::int FROM slicewise.usage_hours"
+    assert forget(ledger, "alice", "vision") == 2
+    days = (
+        "SELECT payer, person, key_id, sum(requests)::int FROM slicewise.usage_days"
         " GROUP BY 1, 2, 3 ORDER BY 1, 2"
     )
-    assert rows(database, hours) == [
+    assert rows(database, days) == [
         ("speech", "alice", "0123456789ab", 1),
         ("vision", "-", "-", 3),
         ("vision", "bob", "0123456789ab", 1),
     ]
-    assert ledger.usage.forget_person("alice") == 1
-    assert ledger.usage.forget_person("-") == 0
+    assert forget(ledger, "alice") == 1
+    assert forget(ledger, "-") == 0
     assert post(ledger, "b", batch) == frozenset()
     assert used(ledger) == (400, 160, 28, 428, 4)
     assert is_sound(ledger)
+
+
+def test_days_are_forgotten_one_by_one_and_each_leaves_the_books_whole(ledger: Ledger):
+    day_ms = 86_400_000
+    batch = [
+        a_record(n, start_ms=NOW_MS, end_ms=NOW_MS + n * day_ms, key_id=f"k{n % 2}")
+        for n in range(40)
+    ]
+    post(ledger, "b", batch)
+    day, days = None, 0
+    while (gone := ledger.usage.forget_person("alice", None, day)).day is not None:
+        assert gone.records == 1
+        day, days = gone.day, days + 1
+        assert is_sound(ledger)
+    assert days == 40
+
+
+def test_a_gateway_that_tells_late_brings_no_forgotten_person_back(ledger: Ledger, database: str):
+    later_ms = 4_000_000_000_000
+    post(ledger, "b", [a_record(0)])
+    ledger.usage.bar_person("alice", "vision")
+    post(
+        ledger,
+        "b",
+        [
+            a_record(1),
+            a_record(2, payer="speech"),
+            a_record(3, person="bob"),
+            a_record(4, start_ms=later_ms, end_ms=later_ms),
+        ],
+    )
+    forget(ledger, "alice", "vision")
+    named = "SELECT number, person, key_id <> '-' FROM slicewise.usage_records ORDER BY 1"
+    assert rows(database, named) == [
+        (0, "-", False),
+        (1, "-", False),
+        (2, "alice", True),
+        (3, "bob", True),
+        (4, "-", False),
+    ]
+    # What ends after that is the person's own again.
+    post(ledger, "b", [a_record(5, start_ms=later_ms, end_ms=later_ms)])
+    assert rows(database, named)[-1] == (5, "alice", True)
+    assert is_sound(ledger)
+    # The mark itself names nobody, and goes once no such record would be booked any more.
+    assert rows(database, "SELECT person FROM slicewise.forgotten_persons") == [
+        (sha256(b"alice").digest(),)
+    ]
+    with psycopg.connect(database) as connection:
+        connection.execute("UPDATE slicewise.forgotten_persons SET before_ms = 0")
+    ledger.usage.forget(0, 1)
+    assert rows(database, "SELECT count(*) FROM slicewise.forgotten_persons") == [(0,)]
 
 
 def test_records_are_deleted_once_they_are_old_and_sums_stay(ledger: Ledger, database: str):
@@ -233,10 +298,19 @@ def test_records_refuse_changes(ledger: Ledger, database: str, change: str):
     [
         ("UPDATE slicewise.usage_hours SET output_tokens = 6", "hours have 6"),
         ("DELETE FROM slicewise.usage_hours", "hours have 0"),
-        ("UPDATE slicewise.usage_hours SET first_token_ms = 1", "or their tokens differ"),
+        ("UPDATE slicewise.usage_days SET first_token_ms = 1", "or their tokens differ"),
+        ("UPDATE slicewise.usage_runs SET output_tokens = 6", "differ by 1 tokens"),
         ("UPDATE slicewise.engine_counters SET output_tokens = 6", "its engine had counted"),
-        ("UPDATE slicewise.usage_months SET tokens = 6", "its months have 6"),
-        ("UPDATE slicewise.usage_months SET person = 'mallory'", "its months have"),
+        ("UPDATE slicewise.usage_months SET tokens = 6", "has 6 tokens"),
+        ("UPDATE slicewise.usage_months SET person = 'mallory'", "has 0 tokens, its days 107"),
+        ("UPDATE slicewise.usage_months SET month = '2025-12-01'", "month of 2025-11-01 has 0"),
+        ("UPDATE slicewise.usage_days SET day = '2025-12-01'", "of 2025-11-01 has 107"),
+        (
+            """DELETE FROM slicewise.usage_records;
+            UPDATE slicewise.usage_days SET day = '2025-12-01';
+            UPDATE slicewise.usage_months SET month = '2025-12-01'""",
+            "the sums of its hours and of its persons differ",
+        ),
     ],
 )
 def test_verify_says_what_was_changed_by_hand(
@@ -414,12 +488,12 @@ def test_who_is_given_tokens_and_who_posts_never_wait_for_each_other(ledger: Led
         assert len(given.result()) == 2
 
 
-def test_verify_sees_an_old_hour_given_to_another_while_its_records_are_kept(
+def test_verify_sees_an_old_day_given_to_another_while_its_records_are_kept(
     ledger: Ledger, database: str
 ):
     post(ledger, "b", [a_record(0)])
     with psycopg.connect(database) as connection:
-        connection.execute("UPDATE slicewise.usage_hours SET person = 'mallory'")
+        connection.execute("UPDATE slicewise.usage_days SET person = 'mallory'")
     assert any("its records are 1" in fault for fault in ledger.audit.verify().faults)
 
 
@@ -456,10 +530,10 @@ def test_verify_reads_records_once_however_many_runs_engines_counted(ledger: Led
     post(ledger, "b", [a_record(0)])
     with psycopg.connect(database) as connection:
         connection.execute(
-            "INSERT INTO slicewise.usage_records (gateway_id, number, payer, person, key_id,"
+            "INSERT INTO slicewise.usage_records (gateway_id, day, number, payer, person, key_id,"
             " service, array_job_id, index, run_start_s, start_ms, end_ms, prompt_tokens,"
-            " cached_prompt_tokens, output_tokens, outcome) SELECT 1, n, 'vision', 'p', 'k',"
-            " 'science/chat', n % 100, 0, 1, 1, n, 1, 0, 1, 'whole'"
+            " cached_prompt_tokens, output_tokens, outcome) SELECT 1, '1970-01-01', n, 'vision',"
+            " 'p', 'k', 'science/chat', n % 100, 0, 1, 1, n, 1, 0, 1, 'whole'"
             " FROM generate_series(1, 5000) n"
         )
         connection.execute(
@@ -480,3 +554,52 @@ def loops_of(plan: dict[str, Any], table: str) -> int:
     """How often a table was read."""
     own = plan["Actual Loops"] if plan.get("Relation Name") == table else 0
     return own + sum(loops_of(part, table) for part in plan.get("Plans", ()))
+
+
+def scanned(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """Each table that is read, with how many rows."""
+    if "Relation Name" in plan:
+        read = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)
+        yield plan["Relation Name"], read * plan["Actual Loops"]
+    for part in plan.get("Plans", ()):
+        yield from scanned(part)
+
+
+@pytest.mark.parametrize("group", LINE_FIELDS)
+def test_a_month_is_read_from_sums_by_the_day_however_many_hours_and_runs_it_has(
+    ledger: Ledger, database: str, group: UsageGroup, monkeypatch: pytest.MonkeyPatch
+):
+    """8 persons ask a service of 3 runs in each hour of 3 days: 6 * 24 rows of hours a day."""
+    batch = [
+        a_record(
+            72 * (3 * person + run) + hour,
+            payer=f"t{person % 2}",
+            person=f"p{person}",
+            index=run,
+            start_ms=NOW_MS,
+            end_ms=NOW_MS + hour * 3_600_000,
+        )
+        for person in range(8)
+        for run in range(3)
+        for hour in range(72)
+    ]
+    post(ledger, "b", batch)
+    asked = list[Any]()
+    monkeypatch.setattr(ledger.usage_reads, "_page", _noting(ledger.usage_reads._page, asked))
+    ledger.usage_reads.lines(TokenUsageRequest(by=group), UsageReader("root", None), "UTC", 10)
+    query = asked[0].compile(dialect=postgresql.dialect(), compile_kwargs={"literal_binds": True})
+    with psycopg.connect(database) as connection:
+        (plan,) = connection.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}").fetchone() or ()  # type: ignore[arg-type]
+    read = Counter[str]()
+    for table, count in scanned(plan[0]["Plan"]):
+        read[table] += count
+    assert read.keys() <= {"usage_days", "share_days"}
+    assert read["usage_days"] <= 8 * 4
+
+
+def _noting(of: Callable[..., Any], noted: list[Any]) -> Callable[..., Any]:
+    def note(*words: Any) -> Any:
+        noted.append(of(*words))
+        return noted[-1]
+
+    return note

@@ -206,7 +206,10 @@ class Histories(RuleBasedStateMachine):
 
     @rule(person=st.sampled_from(("alice", "bob")))
     def forget(self, person: str) -> None:
-        self.ledger.usage.forget_person(person)
+        self.ledger.usage.bar_person(person)
+        day = None
+        while (gone := self.ledger.usage.forget_person(person, None, day)).day is not None:
+            day = gone.day
 
     @rule()
     def seal(self) -> None:

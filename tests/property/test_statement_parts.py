@@ -19,7 +19,13 @@ from slicewise.slurm_plugin.rules.accounting.statement import (
     part,
     totals,
 )
-from slicewise.slurm_plugin.rules.accounting.types import Reservation, Run, RunKey, StatementRow
+from slicewise.slurm_plugin.rules.accounting.types import (
+    Reservation,
+    Run,
+    RunKey,
+    ShareLine,
+    StatementRow,
+)
 
 NOW_S, LONG_AGO_S = 1000, -(10**9)
 
@@ -112,6 +118,60 @@ def test_what_is_billed_adds_up_to_what_was_used_then(
     bounds = {from_s, until_s, *midnights}
     assert all({one.of.start_s, one.of.end_s} <= bounds for one in lines)
     assert all(from_s <= one.of.start_s < one.of.end_s <= until_s for one in lines)
+
+
+def a_share(day: int, tenant: str, service: str, shared: int, relieved: int) -> ShareLine:
+    amounts = MillisliceSeconds(shared), MillisliceSeconds(relieved)
+    return ShareLine(day * 100, f"day {day}", tenant, "p", service, *amounts, 3, 50, 20, 7)
+
+
+tenants = st.sampled_from(("t", "u"))
+shares_of_any = st.lists(
+    st.builds(
+        a_share,
+        st.integers(0, 9),
+        tenants,
+        st.sampled_from(("t/chat", "u/chat", "u/code")),
+        st.integers(0, 1000),
+        st.integers(0, 1000),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=examples(100, nightly=6000), deadline=None)
+@given(rows_of_any, shares_of_any)
+def test_shares_add_up_in_every_line_and_in_what_is_billed(
+    rows: list[StatementRow], shares: list[ShareLine]
+) -> None:
+    calendar = [Day(number * 100, f"day {number}") for number in range(20)]
+    whole = totals(rows, shares)
+    charged = {total.tenant: total.charged_millislice_s for total in whole}
+    for lines in (
+        by_service(rows, shares),
+        by_user(rows, shares),
+        by_day(rows, calendar, shares=shares),
+    ):
+        for total in whole:
+            mine = [line for line in lines if line.tenant == total.tenant]
+            assert sum(line.charged_millislice_s for line in mine) == charged[total.tenant]
+            assert sum(line.output_tokens for line in mine) == total.output_tokens
+    for total in whole:
+        assert total.charged_millislice_s == (
+            total.used_millislice_s - total.relieved_millislice_s + total.shared_millislice_s
+        )
+    billed = charge_lines(rows, calendar, 0, 2000, shares)
+    for tenant, amount in charged.items():
+        mine = [line.used_millislice_s for line in billed if line.of.tenant == tenant]
+        assert sum(mine) == amount
+
+
+def test_another_s_service_has_its_owner_s_name_and_the_own_one_has_none() -> None:
+    lines = by_service((), [a_share(1, "t", "u/chat", 5, 0), a_share(1, "u", "u/chat", 0, 5)])
+    assert [(line.tenant, line.key, line.charged_millislice_s) for line in lines] == [
+        ("t", "u/chat", 5),
+        ("u", "chat", -5),
+    ]
 
 
 def test_the_days_of_a_long_run_from_a_later_day_on() -> None:

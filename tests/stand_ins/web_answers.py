@@ -55,9 +55,14 @@ from slicewise.cluster.rpc.read_messages import (
 )
 from slicewise.cluster.rpc.web_messages import WhoamiAnswer
 from slicewise.slurm_plugin.common.explain_requests import QuotaPlanAnswer
-from slicewise.slurm_plugin.common.ledger_requests import StatementAnswer, TenantsAnswer
+from slicewise.slurm_plugin.common.ledger_requests import (
+    SharesAnswer,
+    StatementAnswer,
+    TenantsAnswer,
+)
 from slicewise.slurm_plugin.common.usage_requests import TokenLine, TokenUsageAnswer
 from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus, TenantInTree
+from slicewise.slurm_plugin.rules.accounting.types import ShareLine
 from slicewise.slurm_plugin.rules.explain.change_report import (
     ChangeReport,
     Impact,
@@ -453,6 +458,26 @@ class Answers:
                 for number in range(6 + min(self.count, _ENTRIES), 6, -1)
             )
         )
+
+    def shares(self, request: Any) -> SharesAnswer:
+        lines = tuple(
+            ShareLine(
+                start_s=MONTH_S,
+                day="2026-11-01",
+                tenant=self.name(number),
+                payer=self.name(number),
+                service=f"{self.name(0)}/chat",
+                shared_millislice_s=MillisliceSeconds(7200 * 100 if number else 0),
+                relieved_millislice_s=MillisliceSeconds(0 if number else 7200 * 100),
+                requests=40,
+                prompt_tokens=9000,
+                cached_prompt_tokens=100,
+                output_tokens=700,
+            )
+            for number in range(min(self.count, 2))
+            if request.since_s <= MONTH_S < request.until_s
+        )
+        return SharesAnswer(lines=lines)
 
     def statement(self, request: Any) -> StatementAnswer:
         first = 0 if request.after is None else request.after.job_id + 1

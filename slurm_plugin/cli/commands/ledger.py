@@ -53,6 +53,7 @@ from slicewise.slurm_plugin.rules.accounting.statement import (
 from slicewise.slurm_plugin.rules.accounting.types import (
     BalanceLine,
     InvoiceLine,
+    ShareLine,
     Statement,
     StatementRow,
     Verification,
@@ -152,7 +153,10 @@ def statement(
     """Show what was used, in slice-hours, line by line, and the sum of each tenant.
 
     Of one tenant, that is what its own runs used, and the runs of other accounts that it pays for.
-    Running jobs count up to now. --journal shows every run instead, in slice-seconds.
+    Running jobs count up to now. --journal shows every run instead, in slice-seconds. Of shared
+    services an owner is relieved of what others are charged, and tokens are shown of who used them;
+    both by the days that begin in that time. What a tenant was charged is what its runs used, less
+    what it was relieved of, and its shares.
 
     With --since, each run counts in full, even if it started earlier. With --from and --until, runs
     are cut at these times, so that consecutive periods such as months add up. --by day cuts them at
@@ -174,14 +178,13 @@ def statement(
     found, now_s, charged_below = books.statement(tenant, _since_s(since or begin))
     below = () if as_json or as_csv or focus else charged_below
     from_s, until_s = _since_s(begin), int(end.timestamp()) if end else None
-    whole = found.rows
+    whole, shares = found.rows, books.shares(tenant, _since_s(since or begin), until_s)
     if focus and until_s is not None:
-        _print_focus(whole, from_s, until_s, as_json=as_json)
+        _print_focus(Statement(whole, (), shares), from_s, until_s, as_json=as_json)
         return
-    if begin is not None or end is not None:
-        rows = part(whole, from_s, until_s)
-        found = Statement(rows, totals(rows))
-    lines = _by_day(whole, from_s, until_s) if by is Grouping.DAY else _lines(found.rows, by)
+    rows = part(whole, from_s, until_s) if begin is not None or end is not None else whole
+    found = Statement(rows, totals(rows, shares), shares)
+    lines = _by_day(whole, from_s, until_s, shares) if by is Grouping.DAY else _lines(found, by)
     if as_json:
         shown = present.StatementShown(
             now_s=now_s,
@@ -199,26 +202,28 @@ def statement(
         console().print(Text(present.period_text(begin, end, since)))
         table = runs_table if journal else present.invoice_table(lines, by)
         console().print(table.or_say("No runs."))
-        if found.rows:
+        if found.totals:
             console().print(present.totals_table(found.totals))
     if below:
         console().print(Text(present.below_text(below)))
 
 
-def _lines(rows: Sequence[StatementRow], by: Grouping) -> tuple[InvoiceLine, ...]:
-    return by_user(rows) if by is Grouping.USER else by_service(rows)
+def _lines(whole: Statement, by: Grouping) -> tuple[InvoiceLine, ...]:
+    return (by_user if by is Grouping.USER else by_service)(whole.rows, whole.shares)
 
 
 def _by_day(
-    rows: Sequence[StatementRow], from_s: int, until_s: int | None
+    rows: Sequence[StatementRow], from_s: int, until_s: int | None, shares: Sequence[ShareLine]
 ) -> tuple[InvoiceLine, ...]:
     first_s = min((row.run.key.start_s for row in rows), default=0)
-    return by_day(rows, ledger_days(max(from_s, first_s), wall_s(), _zone()), from_s, until_s)
+    days = ledger_days(max(from_s, first_s), wall_s(), _zone())
+    return by_day(rows, days, from_s, until_s, shares)
 
 
-def _print_focus(rows: Sequence[StatementRow], from_s: int, until_s: int, *, as_json: bool) -> None:
+def _print_focus(whole: Statement, from_s: int, until_s: int, *, as_json: bool) -> None:
     settings = load_settings()
-    lines = charge_lines(rows, ledger_days(from_s, until_s, _zone()), from_s, until_s)
+    days = ledger_days(from_s, until_s, _zone())
+    lines = charge_lines(whole.rows, days, from_s, until_s, whole.shares)
     price = settings.ledger.slice_hour_price
     billing = Billing(settings.cluster.name, from_s, until_s, price, settings.ledger.currency)
     shown = focus_rows(lines, billing)
@@ -340,13 +345,15 @@ def forget(
 ) -> None:
     """Forget who a person was in all that is kept of requests and tokens.
 
-    "-" takes the place of the person's name and keys. Every sum of tokens stays what it was; what
+    "-" takes the place of the person's name and keys, also in what gateways tell later of requests
+    that have ended. Every sum of tokens stays what it was; what
     the person's jobs used of slices is not touched. It can't be undone.
     """
     request = ForgetPersonRequest.of(person=person, tenant=tenant)
     confirm(f"{person}'s use of tokens becomes nobody's for good. Forget it?", yes=yes)
-    answer = DaemonClient(load_settings().daemon).call(request)
-    typer.echo(f"{person} was named in {answer.records:,} records.")
+    daemon = DaemonClient(load_settings().daemon)
+    days = pages(lambda after: daemon.call(request.model_copy(update={"after": after})))
+    typer.echo(f"{person} was named in {sum(each.records for each in days):,} records.")
 
 
 @ledger_app.command(

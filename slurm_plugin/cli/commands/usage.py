@@ -29,6 +29,7 @@ usage_app = typer.Typer()
 
 _ABOUT = {
     "day": (("day", "day"),),
+    "month": (("month", "month"),),
     "service": (("service", "service"),),
     "tenant": (("tenant", "tenant"),),
     "person": (("tenant", "tenant"), ("person", "person")),
@@ -40,6 +41,7 @@ class TokenGrouping(StrEnum):
     """What a line is about."""
 
     DAY = "day"
+    MONTH = "month"
     SERVICE = "service"
     PERSON = "person"
     KEY = "key"
@@ -61,21 +63,26 @@ def _ledger_time(text: str) -> datetime:
 
 
 By = Annotated[TokenGrouping, typer.Option(help="What each line is about.")]
-Since = Annotated[
+From = Annotated[
     datetime | None,
     typer.Option(
-        parser=_ledger_time, metavar="TIME", help="From the hour of this time on; all if left out."
+        "--from",
+        parser=_ledger_time,
+        metavar="TIME",
+        help="From the day of this time on; all if left out.",
     ),
 ]
 Until = Annotated[
     datetime | None,
-    typer.Option(parser=_ledger_time, metavar="TIME", help="Hours that begin before this time."),
+    typer.Option(
+        "--until", parser=_ledger_time, metavar="TIME", help="Days that begin before this time."
+    ),
 ]
 
 
 @usage_app.command(
-    epilog="Examples: slicewise usage | slicewise usage --by day --since 7d"
-    " | slicewise usage --by key --tenant vision --since 2026-11-01 --until 2026-12-01 --json"
+    epilog="Examples: slicewise usage | slicewise usage --by day --from 7d"
+    " | slicewise usage --by key --tenant vision --from 2026-11-01 --until 2026-12-01 --json"
     " | slicewise usage --by person --service science/chat --csv",
 )
 def usage(
@@ -93,16 +100,16 @@ def usage(
     service: Annotated[
         str | None, typer.Option(help="Only requests to this service, as OWNER/NAME.")
     ] = None,
-    since: Since = None,
-    until: Until = None,
+    begin: From = None,
+    end: Until = None,
     by: By = TokenGrouping.SERVICE,
     as_json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with JSON's names.")] = False,
 ) -> None:
-    """Show requests and tokens, by service, day, tenant, person or key.
+    """Show requests and tokens, by service, day, month, tenant, person or key.
 
     You see your own requests, and those to services of your tenants, of these not whose they were:
-    "-". Operators see all. A request counts in the hour in which it ended; "first token" is the
+    "-". Operators see all. A request counts on the day on which it ended; "first token" is the
     mean time until it. "slice-hours" is what of the replicas' time is charged for them, ten
     minutes after the hour, with the tenants' part of idle time. Unattributed is what engines
     counted and no request has, as the question that tries a replica at its start, or what was in
@@ -110,16 +117,16 @@ def usage(
     """
     if as_json and as_csv:
         raise typer.BadParameter("Choose --json or --csv.")
-    if since is not None and until is not None and since >= until:
-        raise typer.BadParameter("--until is not after --since.")
+    if begin is not None and end is not None and begin >= end:
+        raise typer.BadParameter("--until is not after --from.")
     request = TokenUsageRequest.of(
         by=by.value,
         tenant=tenant,
         person=person,
         key_id=key,
         service=service,
-        since_s=int(since.timestamp()) if since else 0,
-        until_s=int(until.timestamp()) if until else None,
+        since_s=int(begin.timestamp()) if begin else 0,
+        until_s=int(end.timestamp()) if end else None,
     )
     daemon = DaemonClient(load_settings().daemon)
     answers = tuple(pages(lambda after: daemon.call(request.model_copy(update={"after": after}))))

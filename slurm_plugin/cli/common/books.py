@@ -4,9 +4,9 @@ from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
 from slicewise.cluster.rpc.messages import ViewRequest
 from slicewise.slurm_plugin.cli.common.answer_pages import pages
-from slicewise.slurm_plugin.common.ledger_requests import StatementRequest
+from slicewise.slurm_plugin.common.ledger_requests import SharesRequest, StatementRequest
 from slicewise.slurm_plugin.rules.accounting.statement import totals
-from slicewise.slurm_plugin.rules.accounting.types import Statement
+from slicewise.slurm_plugin.rules.accounting.types import ShareLine, Statement
 
 
 class Books:
@@ -28,6 +28,19 @@ class Books:
         )
         rows = tuple(row for answer in answers for row in answer.rows)
         return Statement(rows, totals(rows)), answers[-1].now_s, answers[0].charged_below
+
+    def shares(
+        self, tenant: str | None, since_s: int, until_s: int | None
+    ) -> tuple[ShareLine, ...]:
+        """Return shares by the day, of days that begin from ``since_s`` up to ``until_s``.
+
+        Of a tenant, its own and those that it pays for, where the caller may see them.
+        """
+        request = SharesRequest.of(tenant=tenant, since_s=since_s, until_s=until_s)
+        answers = pages(
+            lambda after: self._daemon.call(request.model_copy(update={"after": after}))
+        )
+        return tuple(line for answer in answers for line in answer.lines)
 
     def tenants(self) -> tuple[str, ...]:
         """Return the names of the tenants that the caller may see."""

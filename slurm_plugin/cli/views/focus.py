@@ -95,12 +95,13 @@ def _row(line: ChargeLine, billing: Billing) -> dict[str, Any]:
     cost = None if price is None else hours * price
     costs = ("BilledCost", "ContractedCost", "EffectiveCost", "ListCost")
     names = ("InvoiceIssuerName", "ProviderName", "PublisherName")
-    sku = " + ".join(of.gpu_types)
+    sku = " + ".join(of.gpu_types) or "share"
     kind = "Inference services" if of.service else "GPU jobs"
+    about = f"{kind} of {of.user} on {sku}" if of.gpu_types else "Shares of a service's hours"
     return {
         **dict.fromkeys(costs, cost),
         **dict.fromkeys(names, billing.provider),
-        **_service(of.tenant, of.service),
+        **_service(of.owner or of.tenant, of.service),
         "BillingAccountId": of.payer,
         "BillingAccountName": of.payer,
         "BillingAccountType": "Payer",
@@ -109,7 +110,7 @@ def _row(line: ChargeLine, billing: Billing) -> dict[str, Any]:
         "BillingPeriodEnd": _time(billing.until_s),
         "ChargeCategory": "Usage",
         "ChargeClass": None,
-        "ChargeDescription": f"{kind} of {of.user} on {sku}",
+        "ChargeDescription": about,
         "ChargeFrequency": "Usage-Based",
         "ChargePeriodStart": _time(of.start_s),
         "ChargePeriodEnd": _time(of.end_s),

@@ -1,6 +1,6 @@
 """Statements and balances for people, programs and as CSV."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Literal
@@ -47,6 +47,7 @@ def totals_table(totals: Sequence[TenantTotal]) -> FittingTable:
             column("slice-seconds used", map(slice_seconds_text, used), right=True),
             *_waived("waived", waived),
             column("reserved beyond", reserved, right=True),
+            *_shares(totals, slice_seconds_text),
         )
     )
 
@@ -89,8 +90,23 @@ def invoice_table(lines: Sequence[InvoiceLine], by: str) -> FittingTable:
             column("running", (line.running for line in lines), right=True, rank=2),
             column("slice-hours", map(slice_hours_text, used), right=True),
             *_waived("waived slice-seconds", waived),
+            *_shares(lines, slice_hours_text),
         )
     )
+
+
+def _shares(
+    lines: Sequence[InvoiceLine | TenantTotal], text: Callable[[int], str]
+) -> Iterable[Column]:
+    """The columns of shares and tokens, only if there are any."""
+    if any(line.relieved_millislice_s or line.shared_millislice_s for line in lines):
+        yield column("relieved", (text(line.relieved_millislice_s) for line in lines), right=True)
+        yield column("shares", (text(line.shared_millislice_s) for line in lines), right=True)
+        yield column("charged", (text(line.charged_millislice_s) for line in lines), right=True)
+    if any(line.requests for line in lines):
+        yield column("requests", (f"{line.requests:,}" for line in lines), right=True, rank=4)
+        yield column("prompt", (f"{line.prompt_tokens:,}" for line in lines), right=True, rank=3)
+        yield column("output", (f"{line.output_tokens:,}" for line in lines), right=True, rank=3)
 
 
 @dataclass(frozen=True, kw_only=True)

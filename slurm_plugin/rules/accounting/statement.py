@@ -3,11 +3,14 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from slicewise.cluster.language.persons import NOBODY
 from slicewise.cluster.language.units import MillisliceSeconds
 from slicewise.slurm_plugin.rules.accounting.types import (
     InvoiceLine,
     Reservation,
+    ShareLine,
     StatementRow,
     TenantTotal,
 )
@@ -77,26 +80,40 @@ def _cut(row: StatementRow, from_s: int, until_s: int) -> StatementRow | None:
     )
 
 
-def totals(rows: Iterable[StatementRow]) -> tuple[TenantTotal, ...]:
+def totals(
+    rows: Iterable[StatementRow], shares: Iterable[ShareLine] = ()
+) -> tuple[TenantTotal, ...]:
     """One total per tenant, sorted by name."""
-    by_tenant: dict[str, list[StatementRow]] = {}
-    for row in rows:
-        by_tenant.setdefault(row.run.tenant, []).append(row)
-    return tuple(TenantTotal(tenant, *_sums(by_tenant[tenant])) for tenant in sorted(by_tenant))
+    summed = _summed(((row, "") for row in rows), ((share, "") for share in shares))
+    return tuple(TenantTotal(tenant, *sums) for (tenant, _), sums in summed)
 
 
-def by_service(rows: Iterable[StatementRow]) -> tuple[InvoiceLine, ...]:
+def by_service(
+    rows: Iterable[StatementRow], shares: Iterable[ShareLine] = ()
+) -> tuple[InvoiceLine, ...]:
     """One line per tenant and service, and one for its other jobs; they add up to the totals."""
-    return _lines((row.service, row) for row in rows)
+    return _lines(
+        ((row, row.service) for row in rows), ((share, _service(share)) for share in shares)
+    )
 
 
-def by_user(rows: Iterable[StatementRow]) -> tuple[InvoiceLine, ...]:
+def _service(share: ShareLine) -> str:
+    return share.service.removeprefix(f"{share.tenant}/")
+
+
+def by_user(
+    rows: Iterable[StatementRow], shares: Iterable[ShareLine] = ()
+) -> tuple[InvoiceLine, ...]:
     """One line per tenant and user, sorted by both; they add up to the tenants' totals."""
-    return _lines((row.run.user, row) for row in rows)
+    return _lines(((row, row.run.user) for row in rows), ((share, NOBODY) for share in shares))
 
 
 def by_day(
-    rows: Iterable[StatementRow], days: Sequence[Day], from_s: int = 0, until_s: int | None = None
+    rows: Iterable[StatementRow],
+    days: Sequence[Day],
+    from_s: int = 0,
+    until_s: int | None = None,
+    shares: Iterable[ShareLine] = (),
 ) -> tuple[InvoiceLine, ...]:
     """One line per tenant and day, sorted by both, of the use from ``from_s`` up to ``until_s``.
 
@@ -105,7 +122,9 @@ def by_day(
     ``from_s``. A run is cut at each midnight, and counts as one run on each of its days.
     """
     cut = pieces(rows, days, from_s, until_s)
-    return _lines((day.text, piece) for day, piece in cut)
+    return _lines(
+        ((piece, day.text) for day, piece in cut), ((share, share.day) for share in shares)
+    )
 
 
 def pieces(
@@ -127,24 +146,44 @@ def pieces(
             place += 1
 
 
-def _lines(keyed: Iterable[tuple[str, StatementRow]]) -> tuple[InvoiceLine, ...]:
-    rows_by_line: dict[tuple[str, str], list[StatementRow]] = {}
-    for key, row in keyed:
-        rows_by_line.setdefault((row.run.tenant, key), []).append(row)
-    return tuple(
-        InvoiceLine(tenant, key, *_sums(rows))
-        for (tenant, key), rows in sorted(rows_by_line.items())
-    )
+_Keyed = Iterable[tuple[StatementRow, str]]
+_KeyedShares = Iterable[tuple[ShareLine, str]]
 
 
-def _sums(
-    rows: Sequence[StatementRow],
-) -> tuple[int, int, MillisliceSeconds, MillisliceSeconds, MillisliceSeconds]:
-    """Runs, running ones, and what all used, were waived, and have reserved."""
+def _lines(rows: _Keyed, shares: _KeyedShares) -> tuple[InvoiceLine, ...]:
+    return tuple(InvoiceLine(*about, *sums) for about, sums in _summed(rows, shares))
+
+
+def _summed(
+    rows: _Keyed, shares: _KeyedShares
+) -> Iterator[tuple[tuple[str, str], tuple[Any, ...]]]:
+    """Sums by tenant and key, in order."""
+    rows_of: dict[tuple[str, str], list[StatementRow]] = {}
+    shares_of: dict[tuple[str, str], list[ShareLine]] = {}
+    for row, key in rows:
+        rows_of.setdefault((row.run.tenant, key), []).append(row)
+    for share, key in shares:
+        shares_of.setdefault((share.tenant, key), []).append(share)
+    for about in sorted({*rows_of, *shares_of}):
+        yield about, _sums(rows_of.get(about, ()), shares_of.get(about, ()))
+
+
+def _sums(rows: Sequence[StatementRow], shares: Sequence[ShareLine]) -> tuple[Any, ...]:
+    """The sums in the order of the fields of a total and of a line."""
+    used = sum(row.used_millislice_s for row in rows)
+    relieved = sum(share.relieved_millislice_s for share in shares)
+    shared = sum(share.shared_millislice_s for share in shares)
     return (
         len(rows),
         sum(row.end_s is None for row in rows),
-        MillisliceSeconds(sum(row.used_millislice_s for row in rows)),
+        MillisliceSeconds(used),
         MillisliceSeconds(sum(row.waived_millislice_s for row in rows)),
         MillisliceSeconds(sum(row.reserved_millislice_s for row in rows)),
+        MillisliceSeconds(relieved),
+        MillisliceSeconds(shared),
+        MillisliceSeconds(used - relieved + shared),
+        sum(share.requests for share in shares),
+        sum(share.prompt_tokens for share in shares),
+        sum(share.cached_prompt_tokens for share in shares),
+        sum(share.output_tokens for share in shares),
     )

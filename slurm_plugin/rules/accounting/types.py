@@ -207,8 +207,42 @@ class StatementRow:
 
 
 @dataclass(frozen=True)
+class ShareLine:
+    """What a tenant's requests used of a service on a day, and its shares of services' runs.
+
+    Attributes:
+        start_s: when the day begins, in Unix seconds.
+        day: its date, as ``2026-01-31``.
+        payer: the tenant whose budget is charged or relieved.
+        service: OWNER/NAME.
+        shared_millislice_s: what the tenant was charged of another's runs.
+        relieved_millislice_s: what others were charged of its own runs.
+        cached_prompt_tokens: a part of the prompt tokens.
+    """
+
+    start_s: int
+    day: str
+    tenant: str
+    payer: str
+    service: str
+    shared_millislice_s: MillisliceSeconds
+    relieved_millislice_s: MillisliceSeconds
+    requests: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True)
 class TenantTotal:
-    """The sum of a tenant's rows in a statement."""
+    """The sum of a tenant's rows and shares in a statement.
+
+    Attributes:
+        used_millislice_s: what its own runs used.
+        relieved_millislice_s: what others were charged of these.
+        shared_millislice_s: what it was charged of others' runs.
+        charged_millislice_s: used, less relieved, and shared.
+    """
 
     tenant: str
     runs: int
@@ -216,14 +250,22 @@ class TenantTotal:
     used_millislice_s: MillisliceSeconds
     waived_millislice_s: MillisliceSeconds
     reserved_millislice_s: MillisliceSeconds
+    relieved_millislice_s: MillisliceSeconds
+    shared_millislice_s: MillisliceSeconds
+    charged_millislice_s: MillisliceSeconds
+    requests: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    output_tokens: int
 
 
 @dataclass(frozen=True)
 class InvoiceLine:
-    """The sum of some of a tenant's rows in a statement: those of one service, user or day.
+    """The sum of some of a tenant's rows and shares: those of one service, user or day.
 
     Attributes:
-        key: the service ("" for jobs that are none), the user, or the day as ``2026-01-31``.
+        key: the service ("" for jobs that are none; OWNER/NAME for another's), the user ("-" for
+            shares, which are of no user), or the day as ``2026-01-31``.
     """
 
     tenant: str
@@ -233,14 +275,22 @@ class InvoiceLine:
     used_millislice_s: MillisliceSeconds
     waived_millislice_s: MillisliceSeconds
     reserved_millislice_s: MillisliceSeconds
+    relieved_millislice_s: MillisliceSeconds
+    shared_millislice_s: MillisliceSeconds
+    charged_millislice_s: MillisliceSeconds
+    requests: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    output_tokens: int
 
 
 @dataclass(frozen=True)
 class Statement:
-    """Runs in the order of their starts, and a total per tenant."""
+    """Runs in the order of their starts, a total per tenant, and shares by the day if asked for."""
 
     rows: tuple[StatementRow, ...]
     totals: tuple[TenantTotal, ...]
+    shares: tuple[ShareLine, ...] = ()
 
 
 def _once_of_slices(name: str) -> object:

@@ -5,7 +5,12 @@ from dataclasses import dataclass
 
 from slicewise.cluster.language.periods import Period, date_text, next_start_s, period_start_s
 from slicewise.slurm_plugin.rules.accounting.statement import by_service, part, totals
-from slicewise.slurm_plugin.rules.accounting.types import InvoiceLine, StatementRow, TenantTotal
+from slicewise.slurm_plugin.rules.accounting.types import (
+    InvoiceLine,
+    ShareLine,
+    StatementRow,
+    TenantTotal,
+)
 
 _MONTHS = 36
 
@@ -52,7 +57,9 @@ def month_of(name: str, now_s: float, zone: str) -> Month:
     return next((month for month in all_months if month.name == name), all_months[0])
 
 
-def monthly_statement(runs: Iterable[StatementRow], month: Month) -> MonthlyStatement:
-    """Sum up what runs used in a month."""
+def monthly_statement(
+    runs: Iterable[StatementRow], month: Month, shares: Sequence[ShareLine] = ()
+) -> MonthlyStatement:
+    """Sum up what runs used in a month, with the shares of its days."""
     rows = part(runs, month.start_s, month.end_s)
-    return MonthlyStatement(rows, by_service(rows), totals(rows))
+    return MonthlyStatement(rows, by_service(rows, shares), totals(rows, shares))

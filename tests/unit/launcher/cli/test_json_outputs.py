@@ -62,7 +62,7 @@ def test_a_document_that_is_otherwise_is_found(change: dict[str, object], fault:
 
 @pytest.mark.parametrize(("by", "key"), [("service", ""), ("user", "ada"), ("day", "2026-01-31")])
 def test_a_statement_has_lines_of_one_kind(by: str, key: str):
-    line = InvoiceLine("vision", key, 1, 0, *map(MillisliceSeconds, (5, 0, 0)))
+    line = InvoiceLine("vision", key, 1, 0, *map(MillisliceSeconds, (5, 0, 0, 0, 0, 5)), 0, 0, 0, 0)
     shown = console.plain(StatementShown(now_s=9, by=by, lines=(line,), tenants=()))
     json_checker.check("ledger statement", shown)
     json_checker.check("ledger statement", {**shown, "runs": []})

@@ -77,7 +77,7 @@ def test_json_and_csv_have_the_lines_themselves(asked: list[TokenUsageRequest]):
 
 def test_options_say_what_is_asked_for(asked: list[TokenUsageRequest]):
     words = ("--tenant", "VISION", "--person", "alice", "--key", "k1", "--service", "science/chat")
-    printed(*words, "--since", "2026-11-01", "--until", "2026-12-01", "--by", "key")
+    printed(*words, "--from", "2026-11-01", "--until", "2026-12-01", "--by", "key")
     request = asked[0]
     assert (request.tenant, request.person, request.key_id) == ("vision", "alice", "k1")
     assert (request.service, request.by) == ("science/chat", "key")
@@ -85,7 +85,7 @@ def test_options_say_what_is_asked_for(asked: list[TokenUsageRequest]):
 
 
 @pytest.mark.parametrize(
-    "words", [("--json", "--csv"), ("--since", "2026-12-01", "--until", "2026-11-01")]
+    "words", [("--json", "--csv"), ("--from", "2026-12-01", "--until", "2026-11-01")]
 )
 def test_what_contradicts_itself_is_refused(asked: list[TokenUsageRequest], words: tuple[str, ...]):
     assert CliRunner().invoke(usage.usage_app, words).exit_code == 2
