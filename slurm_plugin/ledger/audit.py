@@ -115,8 +115,9 @@ class Audit(LedgerPart):
         its transfers; that each budget entry has exactly its transfer; that the seals match what is
         stored, and none is missing at their end; that loans are what they were last changed to, and
         within limits; that recalls are between tenants; that no watermark or recall lies in the
-        future, and all are what they were last changed to; that sums of usage by the hour are
-        those of its records and of its transfers, and no more than engines have counted.
+        future, and all are what they were last changed to; that sums of usage by hour,
+        run, day and month are those of its records and of its transfers, and no more than engines
+        have counted.
         """
         with reading(self._engine) as connection:
             numbers = _numbers_of_seals(connection)

@@ -1,6 +1,7 @@
 """What ``slicewise usage`` asks the daemon, and how it prints the answer."""
 
 import json
+from datetime import date
 
 import pytest
 from builders.settings import site_settings
@@ -97,7 +98,8 @@ def test_an_operator_has_a_person_forgotten(monkeypatch: pytest.MonkeyPatch):
 
     async def answer(request: ForgetPersonRequest, _: Principal) -> ForgottenAnswer:
         forgotten.append(request)
-        return ForgottenAnswer(records=1200)
+        more = None if request.after else date(2026, 11, 29)
+        return ForgottenAnswer(records=1000 if more else 200, more=more)
 
     answer_from(monkeypatch, {ForgetPersonRequest: answer})
     monkeypatch.setattr(ledger, "load_settings", lambda: site_settings(types=["1g.10gb"]))
@@ -107,4 +109,5 @@ def test_an_operator_has_a_person_forgotten(monkeypatch: pytest.MonkeyPatch):
     assert (refused.exit_code != 0, forgotten) == (True, [])
     done = run(ledger.ledger_app, [*words, "--yes"])
     assert done.output == "alice was named in 1,200 records.\n"
-    assert forgotten == [ForgetPersonRequest(person="alice", tenant="vision")]
+    first = ForgetPersonRequest(person="alice", tenant="vision")
+    assert forgotten == [first, first.model_copy(update={"after": date(2026, 11, 29)})]
