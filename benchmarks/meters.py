@@ -43,7 +43,7 @@ from benchmarks.meters_run import (
 )
 from benchmarks.server import Server, server
 from slicewise.cluster.language.service import tenant_of
-from slicewise.cluster.rpc.limit_messages import RequestLimits
+from slicewise.cluster.rpc.limit_messages import LimitChangeRequest, RequestLimits
 from slicewise.cluster.rpc.usage_messages import AllowanceSubject
 from slicewise.cluster.runtime.console import console
 from slicewise.launcher.gateway.kept_lines import KeptLines
@@ -174,9 +174,9 @@ async def _limited(line: Line, database: Server, streams: int, chance: random.Ra
     """Let more ask than a tenant's limit leaves, while gateway and launcher are killed."""
     with Ledger(database.url(CLUSTER), CLUSTER) as ledger:
         limit = sum(database.query(CLUSTER, _SUMS.format(array=RUN[0]))[0][1:3]) + _LIMITED_TOKENS
-        limits = RequestLimits(tokens_per_month=limit)
+        limited = LimitChangeRequest(limits=RequestLimits(tokens_per_month=limit))
         tenant = AllowanceSubject(tenant=tenant_of(SERVICE))
-        ledger.request_limits.change_limits(tenant, lambda _: limits, "bench", by_operator=True)
+        ledger.request_limits.change_limits(tenant, limited, "bench", "operator")
         killed = Killed(line, database, line.place / line.engine.sockets[0])
         killed.start()
         try:
@@ -190,9 +190,8 @@ async def _limited(line: Line, database: Server, streams: int, chance: random.Ra
         used = sum(database.query(CLUSTER, _SUMS.format(array=RUN[0]))[0][1:3])
         await asyncio.sleep(EXPIRES_S + 1)
         held = database.query(CLUSTER, _HELD)[0][0]
-        ledger.request_limits.change_limits(
-            tenant, lambda _: RequestLimits(), "bench", by_operator=True
-        )
+        lifted = LimitChangeRequest(lifted=frozenset({"tokens_per_month"}))
+        ledger.request_limits.change_limits(tenant, lifted, "bench", "operator")
     return {
         "limit_tokens": _LIMITED_TOKENS,
         "used_tokens": used - limit + _LIMITED_TOKENS,

@@ -60,7 +60,8 @@ def page() -> Iterator[str]:
     for kind in requests():
         answer = answer_of(kind)
         yield from (f"## {kind.method} {kind.path}", "", _flowed(kind), "")
-        yield from (f"Who may ask: {_ASKERS[kind.asker]}. Answer: `{answer.__name__}`.", "")
+        who = _ASKERS[kind.asker] + ("; for its visitors the page" if kind.on_page else "")
+        yield from (f"Who may ask: {who}. Answer: `{answer.__name__}`.", "")
         if kind.model_fields:
             yield from ("| field | value |", "| --- | --- |")
             for name, schema in _properties(kind).items():

@@ -447,6 +447,9 @@ class ModelSlurm:
         rows = await self._site.database.associations()
         return await self._dbd("associations", lambda: rows)
 
+    async def coordinators(self) -> Mapping[str, frozenset[str]]:
+        return await self._dbd("coordinators", lambda: {"root": frozenset[str]()})
+
     async def qos(self) -> tuple[Qos, ...]:
         return await self._dbd("qos", lambda: tuple(self._site.database.known.values()))
 

@@ -227,6 +227,12 @@ class Code(StrEnum):
 
         Try again: the command makes another.
         """)
+    KEY_FIRST = ("SW-KEY-FIRST", Area.JOBS, ExitCode.CONFLICT, """
+        It would be the tenant's first API key: from then on all of its services refuse requests
+        without one, also those that clients use now.
+
+        On the page, mark that this is meant. `slicewise key require` sets a later date first.
+        """)
     WAITING = ("SW-WAITING", Area.JOBS, ExitCode.FAILED, """
         Jobs within their tenant's guaranteed quota have waited for longer than `lending.grace_s`
         and a minute, or had quota and did not start for another reason, or the launcher wants more

@@ -53,7 +53,15 @@ class KeyView(Message):
         return self.revoked_s is None and (self.expires_s is None or now_s < self.expires_s)
 
 
-class KeyCreateRequest(Request, Asks[DoneAnswer], post="key-create"):
+class KeyMadeAnswer(DoneAnswer):
+    """The key is there, and belongs to that person."""
+
+    person: str
+
+
+class KeyCreateRequest(
+    Request, Asks[KeyMadeAnswer], post="key-create", on_page=True, for_guests=True
+):
     """Adds a key to a tenant; for members of the tenant, root and SlurmUser.
 
     ``sha256`` is all that is kept of the key. Sent twice, the key is added once.
@@ -64,6 +72,7 @@ class KeyCreateRequest(Request, Asks[DoneAnswer], post="key-create"):
         expires_s: Unix seconds from which the key lets no request in.
         person: a member of the tenant whose the key is; only operators name others than
             themselves. "": who asks.
+        may_be_first: whether the tenant's services may begin to want keys by it.
     """
 
     key_id: str = Field(pattern=r"^[0-9a-f]{12}$")
@@ -75,12 +84,13 @@ class KeyCreateRequest(Request, Asks[DoneAnswer], post="key-create"):
     )
     expires_s: int | None = Field(None, gt=0, le=_LATEST_S)
     person: str = Field("", max_length=128, pattern=NO_CONTROLS)
+    may_be_first: bool = True
 
 
-class KeyRevokeRequest(Request, Asks[DoneAnswer], post="key-revoke"):
+class KeyRevokeRequest(Request, Asks[DoneAnswer], post="key-revoke", on_page=True, for_guests=True):
     """Revokes a key: no request with it is admitted from a few seconds after the answer.
 
-    For the key's person, root and SlurmUser.
+    For the key's person, managers of its tenant, root and SlurmUser.
     """
 
     key_id: str = Field(max_length=32, pattern=NO_CONTROLS)
@@ -113,6 +123,7 @@ class KeysAnswer(Answer):
     """Keys, oldest first.
 
     Attributes:
+        tenants: those of which the user may make keys.
         unprotected: the user's tenants whose services need no key now, unless the gateway requires
             one of everyone.
         wanted_from_s: those of them that will, with the Unix seconds from which.
@@ -120,13 +131,16 @@ class KeysAnswer(Answer):
     """
 
     keys: tuple[KeyView, ...]
+    tenants: tuple[str, ...] = ()
     unprotected: tuple[str, ...] = ()
     wanted_from_s: dict[str, float] = Field(default_factory=dict)
     valid: dict[str, int] = Field(default_factory=dict)
 
 
-class KeyListRequest(Request, Asks[KeysAnswer], get="keys"):
-    """Asks for the user's own keys; for all keys if root or SlurmUser asks."""
+class KeyListRequest(Request, Asks[KeysAnswer], get="keys", for_guests=True):
+    """Asks for the user's own keys and those of tenants that the user manages; for all keys if root
+    or SlurmUser asks.
+    """
 
 
 class KeyGrant(Message):

@@ -1,6 +1,6 @@
 """Messages about limits on requests: of a tenant, of a person in it, of one key."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -51,14 +51,14 @@ class RequestLimits(Message):
 
 
 class SubjectLimits(AllowanceSubject):
-    """The limits of a tenant, of a person in it, or of one of its keys.
-
-    Attributes:
-        by_operator: whether an operator has set them: nobody else changes them then.
-    """
+    """The limits that hold of a tenant, of a person in it, or of one of its keys."""
 
     limits: RequestLimits
-    by_operator: bool = True
+
+
+LimitRank = Literal["person", "manager", "operator"]
+"""Who has set limits, the lowest first. What each has set holds together; a higher one's change is
+in the place of what lower ones have set of the same."""
 
 
 LimitName = Literal[
@@ -70,10 +70,13 @@ LimitName = Literal[
 ]
 
 
-class LimitChangeRequest(Request, Asks[DoneAnswer], post="limit-change"):
+class LimitChangeRequest(
+    Request, Asks[DoneAnswer], post="limit-change", on_page=True, for_guests=True
+):
     """Changes limits of a tenant, of a person in it, or of a key; what is not named stays.
 
-    Operators limit everyone; a key's person limits the key, unless an operator has done that.
+    Operators limit everyone, managers the tenants that they manage with persons and keys in them,
+    persons their keys, on the page these alone. Nobody loosens what a higher one has set.
 
     Attributes:
         tenant: left out for a key.
@@ -91,6 +94,17 @@ class LimitChangeRequest(Request, Asks[DoneAnswer], post="limit-change"):
     is_exact: bool | None = None
     lifted: frozenset[LimitName] = frozenset()
 
+    @property
+    def named(self) -> frozenset[LimitName]:
+        """The limits that are set or lifted."""
+        given = self.limits.model_dump(exclude={"is_exact"}, exclude_none=True)
+        return self.lifted | frozenset(name for name in get_args(LimitName) if name in given)
+
+    @property
+    def sets(self) -> bool:
+        """Whether anything is limited, beside what is lifted."""
+        return bool(self.is_exact) or self.limits != RequestLimits()
+
     def changed(self, before: RequestLimits) -> RequestLimits:
         """The limits after the change."""
         given = self.limits.model_dump(exclude={"is_exact"}, exclude_none=True)
@@ -105,7 +119,7 @@ class LimitsAnswer(Answer):
     limits: tuple[SubjectLimits, ...]
 
 
-class LimitsRequest(Request, Asks[LimitsAnswer], get="limits"):
-    """Asks for limits of the user's tenants, of the user in them and of the user's keys; of all for
-    root and SlurmUser.
+class LimitsRequest(Request, Asks[LimitsAnswer], get="limits", for_guests=True):
+    """Asks for limits of the user's tenants, of the user in them and of the user's keys; of tenants
+    that the user manages also of others; of all for root and SlurmUser.
     """

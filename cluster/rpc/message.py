@@ -117,12 +117,16 @@ class Request(Message):
         method, path: of HTTP.
         changes: whether the daemon may have changed something once it has read the request.
         asker: who may ask at all; handlers see to the rest.
+        on_page: whether the web server may ask it for a user although it changes something.
+        for_guests: whether it may be asked for a guest, who has no account of Slurm's.
     """
 
     method: ClassVar[Literal["GET", "POST"]]
     changes: ClassVar[bool]
     path: ClassVar[str]
     asker: ClassVar[Asker]
+    on_page: ClassVar[bool]
+    for_guests: ClassVar[bool]
 
     def __init_subclass__(
         cls,
@@ -131,6 +135,8 @@ class Request(Message):
         post: str = "",
         changes: bool = True,
         asker: Asker = "everybody",
+        on_page: bool = False,
+        for_guests: bool = False,
         **options: Any,
     ) -> None:
         """Keep what the request declares."""
@@ -138,6 +144,7 @@ class Request(Message):
         cls.method, cls.path = ("GET" if get else "POST"), VERSION_PATH + (get or post)
         cls.changes = bool(post) and changes
         cls.asker = asker
+        cls.on_page, cls.for_guests = on_page, for_guests
 
     @classmethod
     def of(cls, **fields: object) -> Self:

@@ -4,8 +4,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from slicewise.cluster.rpc.message import Answer, Asks, Request
+from slicewise.cluster.language.persons import CLAIM_PATTERN, PERSON_PATTERN
+from slicewise.cluster.rpc.message import Answer, Asks, DoneAnswer, Request, TenantText
 
+MOST_CLAIMED = 64
+"""Most tenants that a login may name."""
 LoginToken = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
@@ -50,6 +53,30 @@ class WebTokenRequest(Request, Asks[WebUserAnswer], post="web-token", changes=Fa
     token: LoginToken
 
 
+class WebGuestRequest(Request, Asks[WebUserAnswer], post="web-guest", asker="web"):
+    """Says that the identity provider has let somebody in who has no account of Slurm's, and which
+    tenants it names for that person; asks as whom the page may ask from now on.
+
+    What it does not name any more ends. Refused if no tenant is left that ``web.oidc`` allows.
+
+    Attributes:
+        name: as the provider's claim says it.
+    """
+
+    name: Annotated[str, Field(pattern=CLAIM_PATTERN)]
+    tenants: Annotated[tuple[TenantText, ...], Field(max_length=MOST_CLAIMED)] = ()
+
+
+class GuestEndRequest(Request, Asks[DoneAnswer], post="guest-end", asker="operators"):
+    """Ends a guest's membership of a tenant, whatever the identity provider says, or lets the guest
+    be one again from the next login on.
+    """
+
+    person: Annotated[str, Field(pattern=PERSON_PATTERN)]
+    tenant: TenantText
+    again: bool = False
+
+
 class WhoamiAnswer(Answer):
     """Who asks.
 
@@ -59,5 +86,5 @@ class WhoamiAnswer(Answer):
     is_operator: bool
 
 
-class WhoamiRequest(Request, Asks[WhoamiAnswer], get="whoami"):
+class WhoamiRequest(Request, Asks[WhoamiAnswer], get="whoami", for_guests=True):
     """Asks what the asking user is to the daemon: a page shows operators more."""

@@ -475,6 +475,20 @@ class OidcSettings(_Section):
         " that people can't choose themselves.",
     )
     scope: str = Field("openid profile", description="What the provider is asked for.")
+    tenant_claim: str = Field(
+        "",
+        description="Claim of the id_token that names tenants of people who are no users of this"
+        " host; they make keys of these tenants on the page, and see nothing else. Empty: none.",
+    )
+    claimed_tenants: tuple[str, ...] = Field(
+        (), description="The only tenants that tenant_claim may name."
+    )
+    tenant_claim_days: int = Field(
+        30,
+        ge=1,
+        le=366,
+        description="Days without a login after which the keys of such a person let nothing in.",
+    )
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -486,6 +500,12 @@ class OidcSettings(_Section):
             raise ValueError('scope: must hold "openid"')
         if not self.issuer.startswith("https://") and not _is_local(self.issuer):
             raise ValueError("issuer: must be an https address")
+        return self
+
+    @model_validator(mode="after")
+    def _tenants_are_allowed(self) -> Self:
+        if self.tenant_claim and not self.claimed_tenants:
+            raise ValueError("tenant_claim: needs claimed_tenants, which it may name")
         return self
 
 
@@ -545,6 +565,11 @@ class WebSettings(_Section):
         pattern=r"^[A-Za-z0-9.-]*$",
         description="Realm that proxies and the OpenID provider put behind names: alice@REALM is"
         " alice. Names with another one are refused.",
+    )
+    change_keys: bool = Field(
+        True,
+        description="Whether users make, limit and end their own keys on the page. Nothing else is"
+        " changed there.",
     )
     oidc: OidcSettings = OidcSettings()
 

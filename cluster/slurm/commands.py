@@ -322,6 +322,11 @@ class CommandSlurm(Slurm):
         )
         return parse.parse_associations(text, own, columns, self._told)
 
+    async def coordinators(self) -> Mapping[str, frozenset[str]]:
+        """Run ``sacctmgr show account withcoord``."""
+        text = await _show("account", parse.COORDINATOR_FIELDS, "withcoord")
+        return parse.parse_coordinators(text, self._told)
+
     async def qos(self) -> tuple[Qos, ...]:
         """Run ``sacctmgr show qos``."""
         return parse.parse_qos(await _show("qos", parse.QOS_FIELDS), self._told)

@@ -33,7 +33,8 @@ Subject = Annotated[
     str,
     typer.Argument(
         metavar="[TENANT[/PERSON]]",
-        help="Whose requests are limited: a tenant's, or a person's in it. For operators.",
+        help="Whose requests are limited: a tenant's, or a person's in it. For operators and"
+        " coordinators.",
         show_default=False,
     ),
 ]
@@ -92,8 +93,9 @@ def limit_requests(
     """Limit the requests of a tenant, of a person in it, or of one key; what is not named stays.
 
     All limits of a request's tenant, person and key hold together; 0 lets none in. Tokens are
-    taken as a request comes, and settled at its end. You may limit your own keys, unless an
-    operator did; operators limit everyone.
+    taken as a request comes, and settled at its end. You may limit your own keys, coordinators of
+    an account in Slurm all in it and below it, operators everyone; nobody loosens what a higher
+    one has set.
     """
     if bool(subject) == bool(key):
         raise typer.BadParameter("Name a tenant, TENANT/PERSON, or --key KEY_ID: one of them.")
@@ -118,7 +120,9 @@ def limit_requests(
 
 @limit_app.command("limits", epilog="Examples: slicewise key limits | slicewise key limits --json")
 def list_limits(as_json: Json = False) -> None:
-    """Show the limits of your tenants, of yourself and of your keys; operators see all."""
+    """Show the limits of your tenants, of yourself and of your keys; operators see all,
+    coordinators those of their accounts.
+    """
     limits = DaemonClient(load_settings().daemon).call(LimitsRequest()).limits
     if as_json:
         print_json(limits)

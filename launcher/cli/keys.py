@@ -1,7 +1,5 @@
 """Commands of ``slicewise key``: API keys, with which the gateway lets requests in."""
 
-import hashlib
-import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,6 +10,7 @@ import typer
 from rich.text import Text
 
 from slicewise.cluster.language.errors import SlicewiseError, UnreachableError
+from slicewise.cluster.language.persons import GUEST_PREFIX
 from slicewise.cluster.rpc.client import UNSURE, DaemonClient
 from slicewise.cluster.rpc.key_messages import (
     KeyCreateRequest,
@@ -22,8 +21,10 @@ from slicewise.cluster.rpc.key_messages import (
     KeysAnswer,
     KeyView,
 )
+from slicewise.cluster.rpc.new_key import KEY_PREFIX, new_key
 from slicewise.cluster.rpc.own_tenant import complete_tenant, own_tenant, typed_account
 from slicewise.cluster.rpc.read_messages import GenerationsRequest
+from slicewise.cluster.rpc.web_messages import GuestEndRequest
 from slicewise.cluster.runtime.console import Column, FittingTable, column, console, print_json
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.questions import confirm
@@ -65,8 +66,7 @@ class CreatedKey:
     name: str
     expires_s: int | None
     key: str
-    person: str = ""
-    """Whose it is; "": of who made it."""
+    person: str
 
 
 Person = Annotated[
@@ -78,8 +78,6 @@ Person = Annotated[
     ),
 ]
 
-_PREFIX = "swk"
-_KEY_ID_BYTES, _SECRET_BYTES = 6, 32
 _AT_THE_GATEWAY = "within 5 s"
 
 
@@ -128,13 +126,13 @@ def create_key(
     named, service = _parts(opens)
     expires_s = None if expires is None else _expiry_s(expires)
     tenant = own_tenant(named)
-    key_id, key = new_key()
+    made = new_key()
     request = KeyCreateRequest.of(
         tenant=tenant,
         service=service,
         name=name,
-        key_id=key_id,
-        sha256=hashlib.sha256(key.encode()).hexdigest(),
+        key_id=made.key_id,
+        sha256=made.sha256,
         expires_s=expires_s,
         person=person,
     )
@@ -142,13 +140,14 @@ def create_key(
     daemon = _daemon(settings)
     if not yes and not settings.gateway.require_keys:
         _ask_if_first(daemon, tenant, as_json=as_json)
-    _make(daemon, request)
+    person = _make(daemon, request)
     if service and "/" not in service and not as_json:
         _note_of_unknown_service(daemon, tenant, service)
     if as_json:
+        key_id, key = made.key_id, made.key
         print_json(CreatedKey(key_id, tenant, service, name, expires_s, key, person))
         return
-    _show_made(request, key)
+    _show_made(request, made.key)
 
 
 def _show_made(request: KeyCreateRequest, key: str) -> None:
@@ -192,10 +191,10 @@ def _ask_if_first(daemon: DaemonClient, tenant: str, *, as_json: bool) -> None:
         )
 
 
-def _make(daemon: DaemonClient, request: KeyCreateRequest) -> None:
-    """Have the daemon make the key; raises what ``DaemonClient.call`` raises."""
+def _make(daemon: DaemonClient, request: KeyCreateRequest) -> str:
+    """Have the daemon make the key, return whose it is; raises what ``DaemonClient.call`` does."""
     try:
-        daemon.call(request)
+        return daemon.call(request).person
     except UnreachableError as error:
         if error.refusal.code != UNSURE:
             raise
@@ -233,7 +232,7 @@ def list_keys(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show your keys, without their secrets; operators see all keys.
+    """Show your keys, without their secrets; operators see all, coordinators their accounts'.
 
     The last use is known to within two minutes; a key that was never used shows none. A key whose
     person is in the tenant's account no more ("has left") lets nothing in.
@@ -344,15 +343,41 @@ def require_keys(
     console().print(Text(f"{tenant}'s services want a key from {_day(from_s)} on."))
 
 
-def new_key() -> tuple[str, str]:
-    """Make a key; return its id, which is public and part of the key, and the key."""
-    key_id = secrets.token_hex(_KEY_ID_BYTES)
-    return key_id, f"{_PREFIX}_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
+@key_app.command(
+    "dismiss",
+    epilog="Examples: slicewise key dismiss vision/oidc+anna"
+    " | slicewise key dismiss vision/oidc+anna --undo",
+)
+def dismiss_guest(
+    guest: Annotated[
+        str,
+        typer.Argument(
+            metavar="TENANT/GUEST",
+            help="The tenant, and the guest's name, as slicewise key list shows it.",
+            show_default=False,
+        ),
+    ],
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Let the guest's next login count again.")
+    ] = False,
+) -> None:
+    """End a guest's membership of a tenant: the guest's keys of it let nothing in. For operators.
+
+    Guests have no account of Slurm's; the identity provider names their tenants
+    (web.oidc.tenant_claim). What it names later does not count, until you undo this.
+    """
+    tenant, _, person = guest.partition("/")
+    if not person.startswith(GUEST_PREFIX):
+        raise typer.BadParameter(f"{guest!r}: write TENANT/{GUEST_PREFIX}NAME.")
+    request = GuestEndRequest.of(person=person, tenant=tenant, again=undo)
+    _daemon(load_settings()).call(request)
+    end = "may log in again" if undo else f"is no guest of {tenant} any more, {_AT_THE_GATEWAY}"
+    console().print(Text(f"{person} {end}."))
 
 
 def _id_of(given: str) -> str:
     """Return the key's id; the whole key is accepted, too, and its secret goes nowhere."""
-    return given.split("_")[1] if given.startswith(f"{_PREFIX}_") else given
+    return given.split("_")[1] if given.startswith(f"{KEY_PREFIX}_") else given
 
 
 def _daemon(settings: Settings) -> DaemonClient:

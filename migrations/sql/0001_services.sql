@@ -132,7 +132,8 @@ CREATE TABLE slicewise.request_limits (
     tokens_per_month bigint,
     models text[],
     is_exact boolean NOT NULL DEFAULT false,
-    by_operator boolean NOT NULL,
+    rank text NOT NULL
+        CONSTRAINT ck_request_limits_rank_known CHECK (rank IN ('person', 'manager', 'operator')),
     author text NOT NULL,
     recorded_at timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT ck_request_limits_one_subject CHECK (person = '' OR key_id = ''),
@@ -141,9 +142,9 @@ CREATE TABLE slicewise.request_limits (
         AND tokens_per_minute >= 0 AND tokens_per_month >= 0)
 );
 CREATE INDEX ix_request_limits_latest
-    ON slicewise.request_limits (cluster, tenant, person, key_id, id);
+    ON slicewise.request_limits (cluster, tenant, person, key_id, rank, id);
 COMMENT ON TABLE slicewise.request_limits
-    IS 'Limits on the requests of a tenant, a person in it, or a key; a subject''s newest row holds. Append-only.';
+    IS 'Limits on the requests of a tenant, a person in it, or a key; a subject''s newest rows of each rank hold together. Append-only.';
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.request_limits
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
 
@@ -157,6 +158,17 @@ CREATE TABLE slicewise.api_key_uses (
 );
 COMMENT ON TABLE slicewise.api_key_uses
     IS 'When each key last let a request in, to within a minute or two. Overwritten.';
+
+CREATE TABLE slicewise.guests (
+    cluster text,
+    person text,
+    tenant text,
+    claimed_at timestamptz,
+    ended_by text,
+    CONSTRAINT pk_guests PRIMARY KEY (cluster, person, tenant)
+);
+COMMENT ON TABLE slicewise.guests
+    IS 'Tenants that the identity provider has named for people without an account, with their last login that did, and who has ended it. Overwritten.';
 
 CREATE SCHEMA launcher;
 CREATE TABLE launcher.locks (LIKE slicewise.locks);

@@ -9,11 +9,13 @@ from typing import Any
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.leader import Leader
+from slicewise.cluster.language.persons import is_guest
 from slicewise.cluster.language.service import tenant_of
 from slicewise.cluster.rpc.key_messages import (
     GrantsAnswer,
     KeyCreateRequest,
     KeyListRequest,
+    KeyMadeAnswer,
     KeyOpenRequest,
     KeyRequireRequest,
     KeyRevokeRequest,
@@ -23,16 +25,23 @@ from slicewise.cluster.rpc.key_messages import (
 )
 from slicewise.cluster.rpc.limit_messages import (
     LimitChangeRequest,
+    LimitRank,
     LimitsAnswer,
     LimitsRequest,
-    RequestLimits,
     SubjectLimits,
 )
 from slicewise.cluster.rpc.message import DoneAnswer
 from slicewise.cluster.rpc.usage_messages import AllowanceSubject
+from slicewise.cluster.rpc.web_messages import GuestEndRequest
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.slurm.user_names import user_name
-from slicewise.slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
+from slicewise.slurm_plugin.api.access import (
+    NO_UID,
+    Principal,
+    ReaderHandler,
+    ReaderHandlers,
+)
+from slicewise.slurm_plugin.api.guests import GuestLogins
 from slicewise.slurm_plugin.api.rate_limit import RateLimiter
 from slicewise.slurm_plugin.api.reads import Reads, hiding_places, require_known, require_own
 from slicewise.slurm_plugin.common.log import report
@@ -41,6 +50,8 @@ from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.services.key_rights import Members
 from slicewise.slurm_plugin.rules.services.shared_models import model_entries
 from slicewise.slurm_plugin.state.cluster_state import ClusterState
+
+_LONGEST_NOTICE_S = 366 * 86_400
 
 
 class ServiceKeys:
@@ -53,6 +64,7 @@ class ServiceKeys:
         reads: Reads,
         leader: Leader,
         *,
+        guests: GuestLogins,
         rates: RateLimiter,
         operators: frozenset[int],
         aliases: Mapping[str, str],
@@ -61,6 +73,7 @@ class ServiceKeys:
         self._cluster_state = cluster_state
         self._reads = reads
         self._leader = leader
+        self._guests = guests
         self._rates = rates
         self._operators = frozenset(user_name(uid) for uid in operators)
         self._aliases = aliases
@@ -71,6 +84,7 @@ class ServiceKeys:
 
         Of all that reads the ledger this is done most often, whichever daemon leads.
         """
+        await self._guests.turn()
         grants = await asyncio.to_thread(self._ledger.keys.grants, self._members().has_left)
         limits = await asyncio.to_thread(self._ledger.request_limits.standing_limits)
         # Limits of keys that let nothing in any more limit nothing.
@@ -102,7 +116,7 @@ class ServiceKeys:
         """What answers each request about keys.
 
         A handler raises InvalidInputError (SW-TENANT-UNKNOWN, SW-NAME-UNKNOWN, SW-KEY-REVOKE,
-        SW-KEY-TWICE, SW-KEY-REVOKE, SW-RATE), UnreachableError (SW-DAEMON-STANDBY) and what the
+        SW-KEY-TWICE, SW-KEY-FIRST, SW-RATE), UnreachableError (SW-DAEMON-STANDBY) and what the
         ledger raises.
         """
         return hiding_places(
@@ -114,15 +128,30 @@ class ServiceKeys:
                 KeyRequireRequest: self._changing(self._require),
                 LimitsRequest: self._limits,
                 LimitChangeRequest: self._changing(self._limit),
+                GuestEndRequest: self._guest_end,
             }
         )
 
-    def _changing(self, change: Callable[[Any, Principal], Awaitable[None]]) -> ReaderHandler:
+    def guest(self, person: str) -> Principal | None:
+        """What a guest may read now; None if the guest belongs to no tenant."""
+        tenants = self._guests.tenants().get(person)
+        return None if tenants is None else Principal(NO_UID, person, tenants, by_page=True)
+
+    async def _guest_end(self, request: GuestEndRequest, principal: Principal) -> DoneAnswer:
+        answer = await self._guests.end(request, principal)
+        await self.turn()
+        return answer
+
+    def _changing(
+        self, change: Callable[[Any, Principal], Awaitable[DoneAnswer | None]]
+    ) -> ReaderHandler:
         async def changed(request: Any, principal: Principal) -> DoneAnswer:
             self._leader.require()
-            await change(request, principal)
+            if principal.by_page:
+                self._rates.take_of_page()
+            answer = await change(request, principal)
             await self.turn()
-            return DoneAnswer()
+            return answer or DoneAnswer()
 
         return changed
 
@@ -139,31 +168,56 @@ class ServiceKeys:
         valid = Counter(tenant_of(key.opens) for key in grants.keys.values())
         return KeysAnswer(
             keys=keys,
+            tenants=tuple(sorted(own & self._cluster_state.quotas.policy.keys())),
             unprotected=tuple(sorted(unprotected)),
             wanted_from_s={name: later[name] for name in sorted(later.keys() & unprotected)},
             valid={name: valid[name] for name in sorted(own) if name in valid},
         )
 
     def _members(self) -> Members:
-        return Members(self._cluster_state.accounts_by_user, self._operators)
+        cluster_state = self._cluster_state
+        return Members(
+            cluster_state.accounts_by_user,
+            self._operators,
+            cluster_state.coordinated_by_user,
+            cluster_state.account_parents,
+            self._guests.tenants(),
+        )
 
-    async def _create(self, request: KeyCreateRequest, principal: Principal) -> None:
+    def managed_by(self, user: str) -> frozenset[str]:
+        """The tenants that a user manages as a coordinator of Slurm's."""
+        return self._members().managed_by(user, self._cluster_state.quotas.policy)
+
+    async def _create(self, request: KeyCreateRequest, principal: Principal) -> KeyMadeAnswer:
         require_own(request.tenant, principal)
         require_known(request.tenant, self._cluster_state.quotas.policy.keys(), principal)
         person = request.person or principal.user
         if person != principal.user:
             require_operator(principal, "name whose key it is")
-            if not self._members().is_member(person, request.tenant):
-                raise InvalidInputError(
-                    Code.NAME_UNKNOWN,
-                    f"{person!r} is no member of account {request.tenant!r}.",
-                    f"Its members: sacctmgr show associations account={request.tenant}",
-                )
+            self._require_member(person, request.tenant)
+        may_be_first = request.may_be_first and not is_guest(person)
+        if not may_be_first and request.tenant not in self._grants.wanted_from_s:
+            raise InvalidInputError(
+                Code.KEY_FIRST,
+                f"This is {request.tenant}'s first key: all of its services then refuse requests"
+                " without a key, also those that clients use now.",
+                "Mark that this is meant, and make it again; guests ask a member of the tenant.",
+            )
         self._rates.take(principal, request.tenant)
-        new = NewKey(**(request.model_dump() | {"person": person}), author=principal.user)
-        await self._reads.from_ledger(principal.uid, partial(self._ledger.keys.add, new))
-        fields = {"key": request.key_id, "tenant": request.tenant, "user": principal.user}
-        report("key_created", **fields, service=request.service, expires_s=request.expires_s)
+        fields = request.model_dump(exclude={"may_be_first", "person"})
+        new = NewKey(**fields, person=person, author=principal.author)
+        await self._reads.from_ledger(principal.who, partial(self._ledger.keys.add, new))
+        about = {"key": request.key_id, "tenant": request.tenant, "user": principal.author}
+        report("key_created", **about, service=request.service, expires_s=request.expires_s)
+        return KeyMadeAnswer(person=person)
+
+    def _require_member(self, person: str, tenant: str) -> None:
+        if self._members().has_left(person, tenant):
+            raise InvalidInputError(
+                Code.NAME_UNKNOWN,
+                f"{person!r} is no member of account {tenant!r}.",
+                f"Its members: sacctmgr show associations account={tenant}",
+            )
 
     async def _revoke(self, request: KeyRevokeRequest, principal: Principal) -> None:
         key_id = request.key_id
@@ -173,10 +227,10 @@ class ServiceKeys:
         if known[key_id].revoked_s is not None:
             return
         # The rate is not limited: each key is revoked at most once, and a leaked key can't wait.
-        revoke = partial(self._ledger.keys.revoke, key_id, principal.user)
-        await self._reads.from_ledger(principal.uid, revoke)
+        revoke = partial(self._ledger.keys.revoke, key_id, principal.author)
+        await self._reads.from_ledger(principal.who, revoke)
         tenant = known[key_id].tenant
-        report("key_revoked", key=key_id, user=principal.user, tenant=tenant)
+        report("key_revoked", key=key_id, user=principal.author, tenant=tenant)
 
     async def _open(self, request: KeyOpenRequest, principal: Principal) -> None:
         tenant = request.tenant
@@ -186,7 +240,7 @@ class ServiceKeys:
             return
         self._rates.take(principal, tenant)
         opens = partial(self._ledger.keys.open_tenant, tenant, principal.user)
-        await self._reads.from_ledger(principal.uid, opens)
+        await self._reads.from_ledger(principal.who, opens)
         report("tenant_opened", tenant=tenant, user=principal.user)
 
     async def _require(self, request: KeyRequireRequest, principal: Principal) -> None:
@@ -197,48 +251,44 @@ class ServiceKeys:
         if before_s is not None and request.from_s > max(now_s, before_s):
             # Else each member could open the services of all.
             require_operator(principal, f"let {tenant} want keys later than it was said before")
+        if request.from_s > now_s + _LONGEST_NOTICE_S:
+            # Until then the first key that somebody makes closes nothing.
+            require_operator(principal, "set a moment that is more than a year ahead")
         self._rates.take(principal, tenant)
         user = principal.user
         requires = partial(self._ledger.keys.require_from, tenant, request.from_s, user)
-        await self._reads.from_ledger(principal.uid, requires)
+        await self._reads.from_ledger(principal.who, requires)
         report("keys_required", tenant=tenant, user=user, from_s=request.from_s)
 
     async def _limits(self, _: LimitsRequest, principal: Principal) -> LimitsAnswer:
         limits = await self._reads.from_ledger(
-            principal.uid, self._ledger.request_limits.standing_limits
+            principal.who, self._ledger.request_limits.standing_limits
         )
         if principal.tenants is None:
             return LimitsAnswer(limits=limits)
         own = {key.key_id for key in await self._visible(principal)}
-        return LimitsAnswer(
-            limits=tuple(
-                subject
-                for subject in limits
-                if (subject.key_id in own if subject.key_id else principal.may_read(subject.tenant))
-                and subject.person in {"", principal.user}
-            )
-        )
+
+        def is_seen(subject: SubjectLimits) -> bool:
+            if subject.key_id or subject.tenant in principal.managed:
+                return subject.key_id in own or not subject.key_id
+            return principal.may_read(subject.tenant) and subject.person in {"", principal.user}
+
+        return LimitsAnswer(limits=tuple(filter(is_seen, limits)))
 
     async def _limit(self, request: LimitChangeRequest, principal: Principal) -> None:
+        if principal.by_page and not request.key_id:
+            raise InvalidInputError(
+                Code.FORBIDDEN, "On the page you limit your keys.", "Others: slicewise key limit"
+            )
         subject = await self._subject(request, principal)
         self._rates.take(principal, subject.tenant)
-        is_operator = principal.tenants is None
-
-        def change(before: SubjectLimits) -> RequestLimits:
-            if before.by_operator and not is_operator:
-                require_operator(principal, "change limits that an operator has set")
-            return request.changed(before.limits)
-
-        changes = partial(
-            self._ledger.request_limits.change_limits,
-            subject,
-            change,
-            principal.user,
-            by_operator=is_operator,
-        )
-        await self._reads.from_ledger(principal.uid, changes)
+        rank: LimitRank = "manager" if subject.tenant in principal.managed else "person"
+        rank = "operator" if principal.tenants is None else rank
+        change = self._ledger.request_limits.change_limits
+        changes = partial(change, subject, request, principal.author, rank)
+        await self._reads.from_ledger(principal.who, changes)
         named = subject.model_dump()
-        report("request_limits_changed", **named, user=principal.user)
+        report("request_limits_changed", **named, user=principal.author)
 
     async def _subject(self, request: LimitChangeRequest, principal: Principal) -> AllowanceSubject:
         """Whose limits are to be changed; raises InvalidInputError for those of others."""
@@ -252,17 +302,24 @@ class ServiceKeys:
             raise InvalidInputError(
                 Code.VALUE, "Nobody is named whose limits these are.", "Name a tenant, or a key."
             )
-        require_own(request.tenant, principal)
-        require_operator(principal, "limit tenants and persons; you may limit your keys")
+        if request.tenant not in principal.managed:
+            require_own(request.tenant, principal)
+            require_operator(principal, "limit tenants and persons; you may limit your keys")
         require_known(request.tenant, self._cluster_state.quotas.policy.keys(), principal)
+        if request.sets and request.person:
+            self._require_member(request.person, request.tenant)
         return AllowanceSubject(tenant=request.tenant, person=request.person)
 
     async def _visible(self, principal: Principal) -> tuple[KeyView, ...]:
-        """All keys for operators; of others their own, also in accounts that they have left."""
-        keys = await self._reads.from_ledger(principal.uid, self._ledger.keys.all)
+        """All keys for operators; of others their own, also in accounts that they have left, and
+        those of tenants that they manage.
+        """
+        keys = await self._reads.from_ledger(principal.who, self._ledger.keys.all)
         if principal.tenants is None:
             return keys
-        return tuple(key for key in keys if key.person == principal.user)
+        return tuple(
+            key for key in keys if key.person == principal.user or key.tenant in principal.managed
+        )
 
 
 def require_operator(principal: Principal, deed: str) -> None:

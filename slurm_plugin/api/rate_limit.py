@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Mapping
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
@@ -16,6 +17,8 @@ from slicewise.slurm_plugin.rules.services.rate_limit import (
 OF_USER = RateLimit(at_once=60, every_s=60.0)
 OF_TENANT = RateLimit(at_once=240, every_s=15.0)
 """As much as four users may, so that one user does not use up the tenant's allowance."""
+OF_PAGE = RateLimit(at_once=240, every_s=1.0)
+"""Of all visitors of the page together: so much can a web server do that was taken over."""
 
 
 class RateLimiter:
@@ -26,13 +29,16 @@ class RateLimiter:
 
     def take(self, principal: Principal, tenant: str) -> None:
         """Count one change. Raises InvalidInputError (SW-RATE) if it comes too early."""
-        if principal.tenants is None:
-            return
+        if principal.tenants is not None:
+            who = principal.who
+            self._take({(OF_USER, who): "You have", (OF_TENANT, tenant): f"{tenant} has"})
+
+    def take_of_page(self) -> None:
+        """Count one change by the page; raises as ``take`` does."""
+        self._take({(OF_PAGE, ""): "The page's visitors have"})
+
+    def _take(self, whose: Mapping[tuple[RateLimit, int | str], str]) -> None:
         now_s = time.monotonic()
-        whose: dict[tuple[RateLimit, int | str], str] = {
-            (OF_USER, principal.uid): "You have",
-            (OF_TENANT, tenant): f"{tenant} has",
-        }
         known = {key: self._used.get(key, RateUse()) for key in whose}
         for (rate, who), used in known.items():
             if wait := wait_s(used, rate, now_s):

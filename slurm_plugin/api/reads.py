@@ -120,7 +120,7 @@ class Reads:
         self._ledger = ledger
         self._cluster_state = cluster_state
         self._operators = frozenset({0, os.geteuid()})
-        self._waiting: Counter[int] = Counter()
+        self._waiting: Counter[int | str] = Counter()
         self._threads = {
             is_operator: ThreadPoolExecutor(_THREADS, "operators" if is_operator else "reads")
             for is_operator in (False, True)
@@ -169,7 +169,7 @@ class Reads:
     async def _token_usage(
         self, request: TokenUsageRequest, principal: Principal
     ) -> TokenUsageAnswer:
-        return await self.from_ledger(principal.uid, partial(self._tokens, request, principal))
+        return await self.from_ledger(principal.who, partial(self._tokens, request, principal))
 
     async def _explain(self, request: HeadroomRequest, principal: Principal) -> HeadroomAnswer:
         require_own(request.tenant, principal)
@@ -354,7 +354,7 @@ class Reads:
                 Code.SLURM_DOWN, "Slurm does not answer the daemon now.", "Try again."
             )
 
-    async def from_ledger(self, uid: int, read: Callable[[], T]) -> T:
+    async def from_ledger(self, uid: int | str, read: Callable[[], T]) -> T:
         """Call a function that reads the ledger, in a thread.
 
         Raises UnreachableError: SW-BUSY if too many reads are under way, in all or for this user;
@@ -383,10 +383,10 @@ class Reads:
                 "Try again later." if is_given_up else _LOOK_FIRST,
             ) from None
 
-    def _is_operator(self, uid: int) -> bool:
+    def _is_operator(self, uid: int | str) -> bool:
         return uid in self._operators
 
-    def _count(self, uid: int) -> None:
+    def _count(self, uid: int | str) -> None:
         waiting, is_operator = self._waiting, self._is_operator(uid)
         alike = sum(
             n for waiting_uid, n in waiting.items() if self._is_operator(waiting_uid) is is_operator
@@ -398,7 +398,7 @@ class Reads:
         waiting[uid] += 1
 
     @contextmanager
-    def _in_line(self, uid: int) -> Iterator[None]:
+    def _in_line(self, uid: int | str) -> Iterator[None]:
         """Count a user who waits for Slurm like one who waits for the ledger."""
         self._count(uid)
         try:
@@ -406,7 +406,7 @@ class Reads:
         finally:
             self._waiting -= Counter([uid])
 
-    def _ended(self, uid: int, reading: "asyncio.Future[T]") -> None:
+    def _ended(self, uid: int | str, reading: "asyncio.Future[T]") -> None:
         self._waiting -= Counter([uid])
         if not reading.cancelled():
             # Take the error: if the caller has gone, asyncio would warn that it was never

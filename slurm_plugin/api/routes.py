@@ -17,13 +17,14 @@ from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
 from slicewise.cluster.rpc.message import ACTING_PATH, VERSION_PATH, Asker, Request
 from slicewise.cluster.runtime.log import bound
+from slicewise.slurm_plugin.api.access import Caller
 from slicewise.slurm_plugin.common.sockets import ONE_VERSION, failure_of
 
-Handlers = Mapping[type[Request], Callable[[Any, int], Awaitable[BaseModel]]]
-"""What answers each request, given the request and the uid that asks. May raise SlicewiseError."""
+Handlers = Mapping[type[Request], Callable[[Any, Caller], Awaitable[BaseModel]]]
+"""What answers each request, given the request and who asks. May raise SlicewiseError."""
 
-Acting = Callable[[int, str], int]
-"""The uid as which a user's questions are answered, given the uid that asks for the user. Raises
+Acting = Callable[[int, str, type[Request]], Caller]
+"""As whom a user's request is answered, given the uid that asks for the user. Raises
 InvalidInputError (SW-FORBIDDEN) if it may not."""
 
 REQUEST_HEADER = "X-Request-Id"
@@ -65,7 +66,7 @@ class HttpReply:
         return {REQUEST_HEADER: self.request_id}
 
 
-def nobody_acts(uid: int, user: str) -> int:  # noqa: ARG001 -- as Acting
+def nobody_acts(uid: int, user: str, asked: type[Request]) -> Caller:  # noqa: ARG001 -- as Acting
     """Refuse: InvalidInputError (SW-FORBIDDEN)."""
     raise InvalidInputError(Code.FORBIDDEN, "Nobody may ask for other users here.")
 
@@ -104,22 +105,22 @@ class Routes:
 
         Raises ValidationError for what is no such request, and InvalidInputError: SW-WIRE if there
         is nothing to ask at that place, SW-FORBIDDEN if this user may not ask it, also if somebody
-        asks for another user who may not, or asks for a change.
+        asks for another user who may not, or asks for a change that the page does not make.
         """
         user, target = _acted_for(asked.target)
         request = self._read(asked, target)
-        uid = asked.uid
+        caller = Caller(asked.uid)
         if user is not None:
-            if request.changes:
+            if request.changes and not request.on_page:
                 raise InvalidInputError(Code.FORBIDDEN, "Changes are made by users themselves.")
             if request.asker in _WHO:
                 # Not even for operators: the launcher is told what a web server need not know.
                 raise InvalidInputError(Code.FORBIDDEN, "Programs ask that for themselves.")
-            uid = self._acting(asked.uid, user)
-        if not self._allows(request.asker, uid):
+            caller = self._acting(asked.uid, user, type(request))
+        if not self._allows(request.asker, caller.uid):
             who = _WHO.get(request.asker, "root and SlurmUser")
             raise InvalidInputError(Code.FORBIDDEN, f"Only {who} may do that.")
-        return await self.handlers[type(request)](request, uid)
+        return await self.handlers[type(request)](request, caller)
 
     def _read(self, asked: Asked, target: str) -> Request:
         path, _, query = target.partition("?")

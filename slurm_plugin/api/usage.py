@@ -15,6 +15,7 @@ from slicewise.cluster.rpc.usage_messages import (
     UsageRecord,
 )
 from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.slurm_plugin.api.access import Caller
 from slicewise.slurm_plugin.common.log import report
 from slicewise.slurm_plugin.ledger.allowances import AllowanceTime
 from slicewise.slurm_plugin.ledger.store import Ledger
@@ -39,7 +40,7 @@ class UsageBooks:
         self._leader = leader
         self._policy: tuple[int, Policy] = (-1, {})
 
-    async def post(self, request: UsagePostRequest, _: int) -> UsagePostAnswer:
+    async def post(self, request: UsagePostRequest, _: Caller) -> UsagePostAnswer:
         """Book a batch's records that are new. A bad one costs no other."""
         self._leader.require()
         batch = checked(request.records, wall_s())
@@ -70,7 +71,7 @@ class UsageBooks:
             self._policy = (change_id, policy)
         return policy
 
-    async def allowances(self, request: AllowancesRequest, _: int) -> AllowancesAnswer:
+    async def allowances(self, request: AllowancesRequest, _: Caller) -> AllowancesAnswer:
         """Set aside in the ledger what a gateway may hold of limits and budgets of tokens."""
         self._leader.require()
         allowances = await asyncio.to_thread(self._given, request)
@@ -82,7 +83,7 @@ class UsageBooks:
         policy = self._read_policy()
         return self._ledger.allowances.give(request.boot, request.wanted, limits, at, policy)
 
-    async def note_counters(self, request: EngineCountersRequest, _: int) -> DoneAnswer:
+    async def note_counters(self, request: EngineCountersRequest, _: Caller) -> DoneAnswer:
         """Keep what engines have counted."""
         self._leader.require()
         await asyncio.to_thread(self._ledger.usage.note_counters, request.runs)

@@ -1,5 +1,6 @@
 """Who may see which sums of tokens, and the answer page by page."""
 
+from slicewise.cluster.language.persons import is_guest
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.common.usage_requests import (
     LINE_FIELDS,
@@ -19,7 +20,9 @@ def token_usage(
     """A page of what a user may see: own requests with their names; of others' requests to the
     services of the user's tenants their sums by tenant. Of no person another's.
     """
-    reader = UsageReader(principal.user, principal.tenants)
+    # A guest's own requests are all that a guest sees of a tenant.
+    owned = frozenset[str]() if is_guest(principal.user) else principal.tenants
+    reader = UsageReader(principal.user, owned)
     lines = ledger.usage_reads.lines(request, reader, zone, PAGE_LINES + 1)
     of_one = request.tenant or request.person or request.key_id
     is_first = request.after is None and not of_one

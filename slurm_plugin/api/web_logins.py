@@ -17,7 +17,7 @@ from slicewise.cluster.rpc.web_messages import (
     WhoamiRequest,
 )
 from slicewise.cluster.settings.file import WebSettings
-from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
+from slicewise.slurm_plugin.api.access import Caller, Principal, ReaderHandlers
 from slicewise.slurm_plugin.api.slurm_tokens import SlurmTokens
 from slicewise.slurm_plugin.rules.common.bounded_tokens import BoundedTokens, token_key
 
@@ -72,7 +72,7 @@ class WebLogins:
             expires_s=_LASTS_S,
         )
 
-    async def user_of(self, request: WebUserRequest, _: int) -> WebUserAnswer:
+    async def user_of(self, request: WebUserRequest, _: Caller) -> WebUserAnswer:
         """Answer whose token it is, once. Raises InvalidInputError (SW-WEB-LOGIN)."""
         found = self._tokens.take(token_key(request.token), self._clock_s())
         if found is None:
@@ -83,7 +83,7 @@ class WebLogins:
             )
         return WebUserAnswer(user=found.user)
 
-    async def user_by_slurm(self, request: WebTokenRequest, _: int) -> WebUserAnswer:
+    async def user_by_slurm(self, request: WebTokenRequest, _: Caller) -> WebUserAnswer:
         """Answer whose token of Slurm's it is. The web server never has the key.
 
         Raises InvalidInputError (SW-TOKEN), OutsideError (SW-TOKEN-KEY).

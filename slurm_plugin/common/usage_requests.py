@@ -86,7 +86,7 @@ class TokenUsageAnswer(WholeAnswer):
     more: tuple[str, ...] | None = None
 
 
-class TokenUsageRequest(Request, Asks[TokenUsageAnswer], get="token-usage"):
+class TokenUsageRequest(Request, Asks[TokenUsageAnswer], get="token-usage", for_guests=True):
     """Asks for sums of requests and tokens of days from that of ``since_s`` up to ``until_s``.
 
     A user sees the user's own requests, and those to services of the user's tenants, of these

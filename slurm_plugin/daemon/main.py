@@ -25,6 +25,7 @@ from slicewise.slurm_plugin.admission_server.worker_process import AdmissionProc
 from slicewise.slurm_plugin.api.desk import Desk, roles
 from slicewise.slurm_plugin.api.desks import operators_handlers
 from slicewise.slurm_plugin.api.generations import ServiceGenerations
+from slicewise.slurm_plugin.api.guests import GuestLogins
 from slicewise.slurm_plugin.api.keys import ServiceKeys
 from slicewise.slurm_plugin.api.orders import ServiceOrders
 from slicewise.slurm_plugin.api.rate_limit import RateLimiter
@@ -122,8 +123,10 @@ class _Daemon:
         cluster_state, leader = self._cluster_state, self._leader
         self._orders = ServiceOrders(ledger, cluster_state, reads, leader, rates=rates)
         self._generations = ServiceGenerations(ledger, cluster_state, reads)
+        guests = GuestLogins(ledger, settings.web.oidc, leader, rates)
         self._keys = ServiceKeys(
             *(ledger, cluster_state, reads, leader),
+            guests=guests,
             rates=rates,
             operators=self._who.administrators,
             aliases=settings.gateway.aliases,
@@ -137,6 +140,7 @@ class _Daemon:
             orders=self._orders,
             generations=self._generations,
             keys=self._keys,
+            guests=guests,
             usage=UsageBooks(ledger, leader, settings.ledger.time_zone),
             web_logins=WebLogins(settings.web, slurm_tokens),
             operators=operators_handlers(settings, slurm, ledger, cluster_state, reads),

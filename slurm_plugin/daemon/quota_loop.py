@@ -76,6 +76,8 @@ _ACCOUNTS_S = 5.0
 """Seconds at least after a look at the accounts of Slurm's users because one of them was refused,
 until the next; ``REST`` times as long as the look took if that is more. slurmdbd may take seconds
 for it, and every user can be refused at any time."""
+_COORDINATORS_S = 60.0
+"""Seconds between two looks at who coordinates which account."""
 _MOVE_AGAIN_S = 300.0
 """Seconds until an uninstall tries again to move the jobs that Slurm refused to move."""
 _CONF_S = 120.0
@@ -144,6 +146,7 @@ class QuotaLoop:
         self._move_again_s = 0.0
         self._warned: frozenset[str] = frozenset()
         self._seeing, self._see_again_s = asyncio.Lock(), 0.0
+        self._coordinators_due_s = 0.0
 
     async def start(self) -> None:
         """Compile once; if Slurm fails, start on the limits that it has.
@@ -598,7 +601,9 @@ class QuotaLoop:
     ) -> Mapping[int, Mapping[str, frozenset[str]]]:
         associations = tuple(associations)
         if members := _accounts_by_user(associations):
-            self._cluster_state.set_members(members)
+            parents = {row.account: row.parent for row in associations if not row.user}
+            self._cluster_state.set_members(members, parents)
+            await self._see_coordinators()
         named = frozenset(self._settings.qos)
         ours = [
             association
@@ -606,6 +611,18 @@ class QuotaLoop:
             if association.partition in {"", *self._partitions}
         ]
         return await asyncio.to_thread(_accounts_by_uid, ours, named)
+
+    async def _see_coordinators(self) -> None:
+        """Look at the coordinators of Slurm's accounts, once a minute.
+
+        Without slurmdbd all stays as it is: nobody becomes a manager, and nobody ceases to be one.
+        """
+        if time.monotonic() < self._coordinators_due_s:
+            return
+        self._coordinators_due_s = time.monotonic() + _COORDINATORS_S
+        with suppress(UnreachableError, OutsideError):
+            if coordinators := await self._slurm.coordinators():
+                self._cluster_state.set_coordinators(coordinators)
 
     async def _associations_or_none(self) -> tuple[Association, ...]:
         """Slurm's associations; empty without slurmdbd: then only Slurm checks which user belongs

@@ -30,16 +30,17 @@ request_limits = Table(
     Column("tokens_per_month", BigInteger),
     Column("models", ARRAY(Text)),
     Column("is_exact", Boolean, nullable=False, server_default="false"),
-    Column("by_operator", Boolean, nullable=False),
+    Column("rank", Text, nullable=False),
     Column("author", Text, nullable=False),
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     CheckConstraint("person = '' OR key_id = ''", name="one_subject"),
+    CheckConstraint("rank IN ('person', 'manager', 'operator')", name="rank_known"),
     CheckConstraint(
         "concurrent >= 0 AND requests_per_minute >= 0"
         " AND tokens_per_minute >= 0 AND tokens_per_month >= 0",
         name="not_negative",
     ),
-    Index("ix_request_limits_latest", "cluster", "tenant", "person", "key_id", "id"),
-    comment="Limits on the requests of a tenant, a person in it, or a key; a subject's newest row"
-    " holds. Append-only.",
+    Index("ix_request_limits_latest", "cluster", "tenant", "person", "key_id", "rank", "id"),
+    comment="Limits on the requests of a tenant, a person in it, or a key; a subject's newest rows"
+    " of each rank hold together. Append-only.",
 )

@@ -50,6 +50,7 @@ forged."""
 
 _KEPT = (
     *("compilations", "known_limits", "lost_runs", "watermarks", "api_key_uses"),
+    "guests",
     "allowances",
     *(table.name for table in OBSERVED),
 )

@@ -13,6 +13,7 @@ from slicewise.slurm_plugin.ledger.budgets import Budgets
 from slicewise.slurm_plugin.ledger.calendar import Windows
 from slicewise.slurm_plugin.ledger.charges import Charges
 from slicewise.slurm_plugin.ledger.generations import Generations
+from slicewise.slurm_plugin.ledger.guests import GuestClaims
 from slicewise.slurm_plugin.ledger.history import History
 from slicewise.slurm_plugin.ledger.keys import Keys
 from slicewise.slurm_plugin.ledger.limits import Limits
@@ -49,6 +50,7 @@ class Ledger:
         orders: what owners ordered for their services beside the scripts.
         generations: what was submitted of services.
         keys: API keys of tenants.
+        guests: tenants that the identity provider has named for people without an account.
         request_limits: limits on the requests of tenants, persons and keys.
         repartitions: the journal of repartitioning GPUs, and how each node was cut when last seen.
         observations: sums by day of what was decided and of what could be lent.
@@ -72,6 +74,7 @@ class Ledger:
         self.orders = Orders(database)
         self.generations = Generations(database)
         self.keys = Keys(database)
+        self.guests = GuestClaims(database)
         self.request_limits = LimitsOfRequests(database)
         self.repartitions = Repartitions(database)
         self.observations = ObservationSums(database)

@@ -544,6 +544,18 @@ api_key_uses = Table(
     comment="When each key last let a request in, to within a minute or two. Overwritten.",
 )
 
+guests = Table(
+    "guests",
+    metadata,
+    Column("cluster", Text, primary_key=True),
+    Column("person", Text, primary_key=True),
+    Column("tenant", Text, primary_key=True),
+    Column("claimed_at", DateTime(timezone=True)),
+    Column("ended_by", Text),
+    comment="Tenants that the identity provider has named for people without an account, with"
+    " their last login that did, and who has ended it. Overwritten.",
+)
+
 api_key_openings = Table(
     "api_key_openings",
     metadata,

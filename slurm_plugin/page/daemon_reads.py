@@ -17,6 +17,7 @@ from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.history_messages import HistoryRequest
 from slicewise.cluster.rpc.message import Answer, Request
 from slicewise.cluster.rpc.web_messages import (
+    WebGuestRequest,
     WebTokenRequest,
     WebUserAnswer,
     WebUserRequest,
@@ -109,6 +110,16 @@ class DaemonReads:
             self._forget()
         return await asyncio.shield(kept.answer)
 
+    async def change(self, user: str, request: Request) -> Answer:
+        """Have the daemon change something for this user, who then sees how it is afterwards.
+
+        Raises what ``ask`` raises.
+        """
+        try:
+            return await self._asked(user, request)
+        finally:
+            self._kept = {key: kept for key, kept in self._kept.items() if key[0] != user}
+
     def _forget(self) -> None:
         """Drop the oldest answers: those that nobody gets any more, and those that are too many."""
         old_s = time.monotonic() - max(_FRESH_S, *_FRESH_FOR_S.values())
@@ -151,7 +162,11 @@ class DaemonReads:
             raise InvalidInputError(Code.TOKEN, "This is no token of Slurm's.")
         return await self._vouched(WebTokenRequest(token=token))
 
-    async def _vouched(self, request: WebUserRequest | WebTokenRequest) -> str:
+    async def guest(self, request: WebGuestRequest) -> str:
+        """Return as whom to ask for a guest. Raises InvalidInputError (SW-FORBIDDEN)."""
+        return await self._vouched(request)
+
+    async def _vouched(self, request: WebUserRequest | WebTokenRequest | WebGuestRequest) -> str:
         answer = await self._in_turn("", DaemonClient(self._settings), request)
         assert isinstance(answer, WebUserAnswer)  # noqa: S101 -- both ask for one
         return answer.user

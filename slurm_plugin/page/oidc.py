@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from slicewise.cluster.language.accounts import account_name
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
 from slicewise.cluster.settings.file import OidcSettings
@@ -24,6 +25,8 @@ _PATIENCE_S = 10.0
 _LEEWAY_S = 60
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 """Signatures by the provider's own key: none that the client's secret could make."""
+_MOST_WORDS, _LONGEST = 1000, 64
+"""Of a claim that names tenants: it may name all groups of a person."""
 _EMAIL, _EMAIL_IS_OWN = "email", "email_verified"
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
@@ -34,6 +37,14 @@ class _Begun:
     verifier: str
     nonce: str
     until_s: float
+
+
+@dataclass(frozen=True)
+class ProviderUser:
+    """Whom the provider has let in: the name, and the tenants, that its claims say."""
+
+    name: str
+    tenants: tuple[str, ...]
 
 
 class OidcLogins:
@@ -85,8 +96,8 @@ class OidcLogins:
         self._begun[state] = _Begun(browser, verifier, nonce, now_s + _LASTS_S)
         return str(made["url"]), browser
 
-    async def end(self, query: Mapping[str, str], browser: str) -> str:
-        """The name that the provider says, once for each login that this browser has begun.
+    async def end(self, query: Mapping[str, str], browser: str) -> "ProviderUser":
+        """Whom the provider names, once for each login that this browser has begun.
 
         Raises InvalidInputError (SW-WEB-LOGIN) for a login that the browser has not begun or the
         provider refused, OutsideError (SW-WEB-OIDC) if the provider's answer is not to be believed.
@@ -120,7 +131,8 @@ class OidcLogins:
                 f"The provider's id_token has no claim {self._settings.claim!r}.",
                 "See web.oidc.claim and web.oidc.scope in slicewise.toml",
             )
-        return name
+        claim = self._settings.tenant_claim
+        return ProviderUser(name, _tenants(claims.get(claim) if claim else ()))
 
     async def _claims(self, code: str, begun: _Begun) -> Mapping[str, Any]:
         """The claims of the id_token for a code; signature, iss, aud, exp and nonce are right."""
@@ -168,6 +180,13 @@ class OidcLogins:
 
 
 _AGAIN = "Begin again: Log in"
+
+
+def _tenants(claimed: object) -> tuple[str, ...]:
+    """The tenants in a claim, which is a word or a list of words; what can be none is left out."""
+    words = claimed if isinstance(claimed, list | tuple) else (claimed,)
+    names = {account_name(word) for word in words[:_MOST_WORDS] if isinstance(word, str)}
+    return tuple(sorted(t for t in names if 0 < len(t) <= _LONGEST and t.isprintable()))
 
 
 def _client_class() -> Any:

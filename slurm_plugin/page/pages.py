@@ -29,6 +29,7 @@ from slicewise.slurm_plugin.common.ledger_requests import (
     TenantsRequest,
 )
 from slicewise.slurm_plugin.common.usage_requests import TokenUsageRequest, UsageGroup
+from slicewise.slurm_plugin.page.key_forms import KeyForm, key_change
 from slicewise.slurm_plugin.rules.pages.history import RANGES, history_span
 from slicewise.slurm_plugin.rules.pages.rows import whole_number
 from slicewise.slurm_plugin.rules.pages.services import SORTS, STATES
@@ -106,7 +107,9 @@ class Page:
         is_live: whether it changes under the eyes of who looks.
         is_for_operators: whether the daemon answers only operators what it asks.
         form_asks: the questions that its form asks, by the form's fields; a refusal is shown in the
-            answer's place. None if it has no form.
+            answer's place. None if it has no such form.
+        change: what its form changes, of the viewer's own; only what the daemon lets the page
+            change. None if nothing is changed by it.
         csv_asks: the question whose lines are its CSV. None if it has none.
     """
 
@@ -120,6 +123,7 @@ class Page:
     is_live: bool = True
     is_for_operators: bool = False
     form_asks: Callable[[Mapping[str, str]], Mapping[str, Request]] | None = None
+    change: Callable[[KeyForm], Request] | None = None
     csv_asks: Callable[[PagePlace], Request] | None = None
 
     def match(self, path: str) -> Mapping[str, str] | None:
@@ -229,6 +233,8 @@ def _plan(fields: Mapping[str, str]) -> Mapping[str, Request]:
     return {"plan": QuotaPlanRequest.of(text=fields.get("text", ""))}
 
 
+GUESTS_PAGE = "/usage"
+"""All that a guest sees."""
 _RANGE = Filter("range", "Of", RANGES, below="history")
 
 PAGES = (
@@ -275,9 +281,10 @@ PAGES = (
         csv_asks=_runs,
     ),
     Page(
-        *("/usage", "usage", "Keys and usage", _usage, "Usage"),
+        *(GUESTS_PAGE, "usage", "Keys and usage", _usage, "Usage"),
         filters=(Filter("whose", "Requests", WHOSE, below="used"),),
         is_live=False,
+        change=key_change,
         csv_asks=_usage_lines,
     ),
     Page(

@@ -16,6 +16,7 @@ from slicewise.cluster.language.printable import printable
 from slicewise.cluster.language.units import counted, slices_text, slices_words
 from slicewise.slurm_plugin.page.assets import Asset
 from slicewise.slurm_plugin.page.kept_page import environment_of
+from slicewise.slurm_plugin.page.key_forms import LIMIT_LABELS
 from slicewise.slurm_plugin.rules.accounting.run_csv import gres_text
 from slicewise.slurm_plugin.rules.pages import (
     cluster_map,
@@ -40,7 +41,7 @@ _VIEWS: Sequence[Callable[..., Any]] = (
     *(services.service_of, services.services_shown),
     *(statement.month_of, statement.monthly_statement, statement.months),
     *(tenants.budget_of, tenants.tenant_of, limit_text),
-    *(usage.key_name, usage.limited, usage.own_keys, usage.own_limits),
+    *(usage.key_name, usage.limited, usage.own_keys, usage.own_limits, usage.limits_of),
 )
 """What templates call, each by its name."""
 
@@ -63,6 +64,7 @@ def environment(assets: Mapping[str, Asset]) -> Environment:
     made.globals |= {
         "static": {name: asset.path for name, asset in assets.items()},
         "slice_states": STATES,
+        "limit_labels": LIMIT_LABELS,
         **{view.__name__: view for view in _VIEWS},
         "lender_name": lambda loan: loan.lender,
         "borrower_name": lambda loan: loan.borrower,

@@ -1,7 +1,7 @@
 """Serves the page: who may see it, which page an address is, and headers by the book.
 
 HTTP comes by ``api/http_server.py``, one request per connection: slow and silent peers are bounded
-there. All that is here is read; nothing on the page changes a quota, a job or a service.
+there. Of what is changed there are only the viewer's own keys: no quota, no job, no service.
 """
 
 import asyncio
@@ -22,8 +22,16 @@ from jinja2 import Environment
 from slicewise.cluster.language.accounts import account_name
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, Refusal, SlicewiseError
+from slicewise.cluster.language.persons import is_guest
+from slicewise.cluster.rpc.key_messages import KeyMadeAnswer
 from slicewise.cluster.rpc.message import Answer, Request
-from slicewise.cluster.rpc.web_messages import WhoamiAnswer, WhoamiRequest
+from slicewise.cluster.rpc.new_key import new_key, new_key_id
+from slicewise.cluster.rpc.web_messages import (
+    MOST_CLAIMED,
+    WebGuestRequest,
+    WhoamiAnswer,
+    WhoamiRequest,
+)
 from slicewise.cluster.runtime.systemd import passed_listener
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings, host_and_port
@@ -41,9 +49,10 @@ from slicewise.slurm_plugin.common.log import report, report_failure
 from slicewise.slurm_plugin.common.usage_requests import TokenLine, TokenUsageAnswer
 from slicewise.slurm_plugin.page.assets import Asset, load_assets
 from slicewise.slurm_plugin.page.daemon_reads import DaemonReads
+from slicewise.slurm_plugin.page.key_forms import KeyForm
 from slicewise.slurm_plugin.page.live import FeedKey, Feeds
-from slicewise.slurm_plugin.page.oidc import CALLBACK, OidcLogins
-from slicewise.slurm_plugin.page.pages import PAGES, Page, PagePlace
+from slicewise.slurm_plugin.page.oidc import CALLBACK, OidcLogins, ProviderUser
+from slicewise.slurm_plugin.page.pages import GUESTS_PAGE, PAGES, Page, PagePlace
 from slicewise.slurm_plugin.page.proxy import Proxy
 from slicewise.slurm_plugin.page.render import TimeWords, environment
 from slicewise.slurm_plugin.page.sessions import LASTS_S, Session, Sessions
@@ -75,6 +84,7 @@ _CSV_PAGES = 500
 _COOKIE, _ZONE_COOKIE, _OIDC_COOKIE = "slicewise", "slicewise-zone", "slicewise-oidc"
 _OIDC_S = 600
 _BEARER = "bearer "
+_OWN_SITE = "same-origin"
 _LONGEST_ZONE = 64
 _HEARTBEAT_S = 15.0
 _HEADERS = {
@@ -242,7 +252,7 @@ class WebServer:
         if visit.method == "POST":
             return await self._posted(visit, session)
         if visit.path == "/":
-            return _see_other("/cluster")
+            return _see_other(_first_page(session.user))
         if visit.path.endswith(".csv"):
             return await self._table(visit, session, connection)
         return await self._page(visit, session)
@@ -293,8 +303,12 @@ class WebServer:
             self._used.popitem(last=False)
 
     def _require_own_origin(self, request: web.BaseRequest) -> None:
-        """Refuse a form that another site sent: InvalidInputError (SW-FORBIDDEN)."""
-        if request.headers.get("Origin", "").lower() not in self._origins:
+        """Refuse a form that another site sent: InvalidInputError (SW-FORBIDDEN).
+
+        A browser says where it came from in one header or in both; ``same-site`` is another host.
+        """
+        is_own = request.headers.get("Origin", "").lower() in self._origins
+        if not is_own or request.headers.get("Sec-Fetch-Site", _OWN_SITE) != _OWN_SITE:
             raise InvalidInputError(Code.FORBIDDEN, "This form came from another site.")
 
     # Login
@@ -325,9 +339,20 @@ class WebServer:
         self._count(_LOGINS, visit.visitor)
         browser = visit.request.cookies.get(self._prefix + _OIDC_COOKIE, "")
         named = await self._require_oidc().end(visit.query, browser)
-        response = self._logged_in(visit, await self._users.find(named), "oidc")
+        response = self._logged_in(visit, await self._user_of(named), "oidc")
         response.del_cookie(self._prefix + _OIDC_COOKIE, secure=self._is_secure)
         return response
+
+    async def _user_of(self, named: ProviderUser) -> str:
+        """A user of this host, or a guest of tenants that the provider names."""
+        try:
+            return await self._users.find(named.name)
+        except InvalidInputError:
+            own = self._settings.oidc
+            if not own.tenant_claim:
+                raise
+            allowed = tuple(t for t in named.tenants if t in own.claimed_tenants)[:MOST_CLAIMED]
+            return await self._reads.guest(WebGuestRequest.of(name=named.name, tenants=allowed))
 
     def _require_oidc(self) -> OidcLogins:
         if self._oidc is None:
@@ -340,7 +365,7 @@ class WebServer:
             self._sessions.end(visit.session)
         cookie, _ = self._sessions.begin(user)
         report("web_login", user=user, by=by, visitor=visit.visitor)
-        response = _see_other("/cluster")
+        response = _see_other(_first_page(user))
         self._set_cookie(response, _COOKIE, cookie, int(self._sessions.lasts_s))
         return response
 
@@ -381,17 +406,25 @@ class WebServer:
             return error
 
     async def _form_page(self, visit: Visit, session: Session) -> web.Response:
-        """Answer what a page's form asks; what the daemon refuses stands beside the form."""
-        page, place = self._found(visit, session, ".json")
-        if page.form_asks is None:
+        """Do or answer what a page's form asks; what is refused stands beside the form."""
+        page, place = self._found(visit, session)
+        if page.form_asks is None and page.change is None:
             raise _no_page()
         self._require_own_form(visit, session)
-        answers = dict(await self._answers(page.asks(place), session.user))
+        beside: dict[str, Answer | Refusal] = {}
+        made = ""
         try:
-            answers |= await self._answers(page.form_asks(_form(visit)), session.user)
+            if page.form_asks is not None:
+                beside |= await self._answers(page.form_asks(_form(visit)), session.user)
+            if page.change is not None:
+                key = new_key(_form(visit).get("new_key_id", ""))
+                form = KeyForm(_form(visit), key, place.now_s, place.site_zone)
+                beside["changed"] = await self._reads.change(session.user, page.change(form))
+                made = key.key if isinstance(beside["changed"], KeyMadeAnswer) else ""
         except SlicewiseError as error:
-            answers["refused"] = error.refusal
-        return await self._shown(page, place, visit, session, answers)
+            beside["refused"] = error.refusal
+        answers = {**await self._answers(page.asks(place), session.user), **beside}
+        return await self._shown(page, place, visit, session, answers, made_key=made)
 
     async def _shown(
         self,
@@ -400,6 +433,8 @@ class WebServer:
         visit: Visit,
         session: Session,
         answers: "Answers | SlicewiseError",
+        *,
+        made_key: str = "",
     ) -> web.Response:
         if visit.path.endswith(".json"):
             if isinstance(answers, SlicewiseError):
@@ -408,7 +443,7 @@ class WebServer:
                 text=json.dumps({name: _plain(answer) for name, answer in answers.items()}),
                 content_type="application/json",
             )
-        main = self._main(page, place, visit, session, answers)
+        main = self._main(page, place, visit, session, answers, made_key=made_key)
         response = self._html(
             "page",
             visit,
@@ -417,6 +452,7 @@ class WebServer:
             place=place,
             main=main,
             is_operator=await self._is_operator(session.user),
+            is_guest=is_guest(session.user),
         )
         if isinstance(answers, SlicewiseError):
             response.set_status(_status(answers))
@@ -508,6 +544,8 @@ class WebServer:
         visit: Visit,
         session: Session,
         answers: "Answers | SlicewiseError",
+        *,
+        made_key: str = "",
     ) -> str:
         if isinstance(answers, SlicewiseError):
             template = self._templates.get_template("refusal.html.j2")
@@ -522,6 +560,10 @@ class WebServer:
             now_s=place.now_s,
             form=_form(visit) if visit.method == "POST" else {},
             form_token=session.form_token,
+            changes_keys=self._settings.change_keys,
+            is_guest=is_guest(session.user),
+            made_key=made_key,
+            new_key_id=new_key_id(),
         )
 
     def _html(self, template: str, visit: Visit, /, **values: Any) -> web.Response:
@@ -687,6 +729,10 @@ def _asset(asset: Asset) -> web.Response:
         content_type=asset.content_type,
         headers={"Cache-Control": f"public, max-age={_YEAR_S}, immutable"},
     )
+
+
+def _first_page(user: str) -> str:
+    return GUESTS_PAGE if is_guest(user) else "/cluster"
 
 
 def _see_other(path: str) -> web.Response:

@@ -149,6 +149,8 @@ class ClusterState:
         self._ends: Mapping[SlotRunKey, LeaseEnd] = {}
         self.quotas = QuotaInForce(settings)
         self.accounts_by_user: Mapping[str, frozenset[str]] = {}
+        self.account_parents: Mapping[str, str] = {}
+        self.coordinated_by_user: Mapping[str, frozenset[str]] = {}
         self.shares: Mapping[str, float] = {}
         self.urgencies: Mapping[int, float] = {}
         self.first_until_s: Mapping[int, float] = {}
@@ -280,9 +282,21 @@ class ClusterState:
         self.quotas.accounts_by_uid = accounts_by_uid
         self._publish(self.view.services, complete=self.view.complete)
 
-    def set_members(self, accounts_by_user: Mapping[str, frozenset[str]]) -> None:
-        """Take which accounts each of Slurm's users has, after a complete look at them."""
-        self.accounts_by_user = accounts_by_user
+    def set_members(
+        self, accounts_by_user: Mapping[str, frozenset[str]], parents: Mapping[str, str]
+    ) -> None:
+        """Take which accounts each of Slurm's users has and which account is above which, after a
+        complete look at them.
+        """
+        self.accounts_by_user, self.account_parents = accounts_by_user, parents
+
+    def set_coordinators(self, by_account: Mapping[str, frozenset[str]]) -> None:
+        """Take the coordinators of each of Slurm's accounts, after a complete look at them."""
+        by_user: dict[str, set[str]] = {}
+        for account, users in by_account.items():
+            for user in users:
+                by_user.setdefault(user, set()).add(account)
+        self.coordinated_by_user = {user: frozenset(own) for user, own in by_user.items()}
 
     def bar(self, barred: Barred) -> None:
         """Take what is barred as of a round of lending."""

@@ -18,6 +18,7 @@ PARTS = (
     "generations",
     "keys",
     "request_limits",
+    "guests",
     "repartitions",
     "rebalances",
     "locks",

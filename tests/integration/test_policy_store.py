@@ -769,6 +769,7 @@ def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
         role,
         kept=JOURNALS
         | {"compilations", "known_limits", "lost_runs", "watermarks", "api_key_uses", "allowances"}
+        | {"guests"}
         | {"observed_submissions", "observed_loans", "observed_quota"}
         | HISTORY,
     )

@@ -13,6 +13,7 @@ import pytest
 from pydantic import ValidationError
 from stand_ins.web_world import PageServer, known_users, page_up
 
+from slicewise.cluster.rpc.web_messages import WebGuestRequest
 from slicewise.cluster.settings.file import OidcSettings
 from slicewise.slurm_plugin.page import oidc
 
@@ -40,6 +41,18 @@ def provider() -> Iterator[str]:
             claims={"email": "alice"} | ({} if tried is None else {"email_verified": tried}),
         )
         for sub, tried in mails.items()
+    ]
+    claims = {"many": ["Vision", "nlp", 7, "x\n", "v" * 65], "one": "vision", "none": None}
+    users += [
+        oidc_provider_mock.User(sub=sub, claims={"preferred_username": sub, "groups": named})
+        for sub, named in claims.items()
+    ]
+    odd = {"preferred_username": "a/b", "groups": "vision"}
+    users += [
+        oidc_provider_mock.User(sub="odd", claims=odd),
+        oidc_provider_mock.User(
+            sub="host", claims={"preferred_username": "alice", "groups": "vision"}
+        ),
     ]
     bare = oidc_provider_mock.User(sub="bare", claims={})
     with oidc_provider_mock.run_server_in_thread(user_claims=[*users, bare]) as server:
@@ -140,6 +153,47 @@ async def test_root_strangers_and_nobody_are_not_let_in(page: PageServer, sub: s
     assert (await page.get("/cluster"))[0] == 401
 
 
+GUESTS = {"tenant_claim": "groups", "claimed_tenants": ("vision", "lab")}
+
+
+@pytest.mark.parametrize("sub", ["many", "one"])
+async def test_the_claim_names_the_tenants_of_who_is_no_user_of_the_host(
+    tmp_path: Path, provider: str, sub: str
+):
+    async with served(tmp_path, provider, **GUESTS) as page:
+        path = await back(page, await to_provider(page), sub)
+        status, _, headers = await page.get(path)
+        assert (status, headers["Location"]) == (303, "/usage")
+        assert page.guests == [WebGuestRequest(name=sub, tenants=("vision",))]
+
+
+@pytest.mark.parametrize(
+    ("sub", "status", "told"), [("none", 403, 1), ("2", 403, 1), ("odd", 422, 0), ("bare", 502, 0)]
+)
+async def test_who_has_no_tenant_by_the_claim_is_not_let_in(
+    tmp_path: Path, provider: str, sub: str, status: int, told: int
+):
+    """The daemon is told all the same: what an earlier login named ends."""
+    async with served(tmp_path, provider, **GUESTS) as page:
+        path = await back(page, await to_provider(page), sub)
+        assert (await page.get(path))[0] == status
+        assert [one.tenants for one in page.guests] == [()] * told
+        assert (await page.get("/usage"))[0] == 401
+
+
+async def test_a_user_of_the_host_is_no_guest(tmp_path: Path, provider: str):
+    async with served(tmp_path, provider, **GUESTS) as page:
+        path = await back(page, await to_provider(page), "host")
+        assert (await page.get(path))[2]["Location"] == "/cluster"
+        assert page.guests == []
+
+
+async def test_without_the_setting_a_claim_lets_nobody_in(page: PageServer):
+    path = await back(page, await to_provider(page), "one")
+    assert (await page.get(path))[0] == 403
+    assert page.guests == []
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -195,6 +249,8 @@ async def test_a_provider_that_says_it_is_another_or_does_not_answer(tmp_path: P
         {"client_id": ""},
         {"client_secret_file": None},
         {"scope": "profile"},
+        {"tenant_claim": "groups"},
+        {"tenant_claim_days": 0},
     ],
     ids=str,
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import hashlib
 import io
 import json
 import re
@@ -17,6 +18,11 @@ from stand_ins.web_answers import Answers
 
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.rpc.history_messages import HistoryRequest
+from slicewise.cluster.rpc.key_messages import (
+    KeyCreateRequest,
+    KeyListRequest,
+    KeyRevokeRequest,
+)
 from slicewise.cluster.rpc.message import Answer, Request, requests
 from slicewise.cluster.rpc.read_messages import WhyAnswer, WhyRequest
 from slicewise.slurm_plugin.common.explain_requests import QuotaPlanRequest
@@ -314,6 +320,100 @@ async def test_a_form_of_another_session_asks_nothing(site: Site):
     status, _ = await site.post("/what-if", text="a", form_token="x")  # noqa: S106 -- none
     assert status == 403
     assert site.made.asked == []
+
+
+MAKE = {"act": "make", "tenant": "vision", "name": "ci", "new_key_id": "0123456789ab"}
+
+
+def asked_for(site: Site, kind: type[Request]) -> list[Request]:
+    return [one for _, one in site.made.asked if isinstance(one, kind)]
+
+
+async def test_a_key_is_shown_once_and_only_its_hash_is_sent(
+    site: Site, capsys: pytest.CaptureFixture[str]
+):
+    status, text = await site.post("/usage", **MAKE)
+    assert status == 200
+    (key,) = re.findall(r"swk_0123456789ab_[A-Za-z0-9_-]{43}", text)
+    (asked,) = asked_for(site, KeyCreateRequest)
+    sha256 = hashlib.sha256(key.encode()).hexdigest()
+    fields = {"key_id": "0123456789ab", "sha256": sha256, "may_be_first": False}
+    assert asked == KeyCreateRequest(tenant="vision", name="ci", **fields)
+    assert key not in "".join(one.model_dump_json() for _, one in site.made.asked)
+    for path in ("/usage", "/usage.json", "/usage.csv"):
+        _, text = await site.get(path)
+        assert key not in text
+    said = capsys.readouterr()
+    assert key not in said.out + said.err
+
+
+async def test_the_answer_with_a_key_is_kept_by_no_cache(site: Site):
+    fields = {"form_token": site.form_token, **MAKE}
+    headers = {"Origin": site.address, "Sec-Fetch-Site": "same-origin"}
+    async with site.browser.post(site.address + "/usage", data=fields, headers=headers) as found:
+        assert "swk_0123456789ab_" in await found.text()
+        assert found.headers["Cache-Control"] == "no-store"
+        assert found.headers["Referrer-Policy"] == "same-origin"
+        assert not found.history
+
+
+async def test_what_was_changed_is_seen_at_once(site: Site):
+    await site.get("/usage")
+    before = len(asked_for(site, KeyListRequest))
+    await site.post("/usage", act="end", key_id="0" * 12, sure="yes")
+    assert asked_for(site, KeyRevokeRequest) == [KeyRevokeRequest(key_id="0" * 12)]
+    assert len(asked_for(site, KeyListRequest)) == before + 1
+
+
+async def test_a_refused_change_says_code_and_what_to_do_and_keeps_what_was_typed(site: Site):
+    site.made.refused[KeyCreateRequest] = InvalidInputError(
+        "SW-KEY-FIRST", "First <b>.", "Mark it."
+    )
+    status, text = await site.post("/usage", **MAKE)
+    assert status == 200
+    assert "First &lt;b&gt;." in text
+    assert "SW-KEY-FIRST" in text
+    assert "Mark it." in text
+    assert 'value="ci"' in text
+    assert "swk_0123456789ab" not in text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "none"},
+    ],
+    ids=str,
+)
+async def test_no_other_site_changes_a_key(site: Site, headers: dict[str, str]):
+    own = {"Origin": site.address} if "Sec-Fetch-Site" in headers else {}
+    fields = {"form_token": site.form_token, **MAKE}
+    address = site.address + "/usage"
+    async with site.browser.post(address, data=fields, headers=own | headers) as found:
+        assert found.status == 403
+    assert site.made.asked == []
+
+
+async def test_no_key_is_changed_without_the_session_s_own_form(site: Site):
+    for form_token in ("", "x", site.form_token[:-1]):
+        status, _ = await site.post("/usage", form_token=form_token, **MAKE)
+        assert status == 403
+    for path in ("/usage?act=end&key_id=000000000000&sure=yes", "/usage?act=make&name=x"):
+        await site.get(path)
+    assert not any(one.changes for _, one in site.made.asked)
+
+
+async def test_where_the_page_changes_nothing_it_has_no_such_forms(site: Site):
+    web = site.server._settings
+    site.server._settings = web.model_copy(update={"change_keys": False})
+    _, text = await site.get("/usage")
+    assert 'name="act"' not in text
+    assert "slicewise key delete ID" in text
 
 
 async def test_a_page_without_a_form_takes_none(site: Site):

@@ -9,7 +9,7 @@ import pytest
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.message import Request
 from slicewise.cluster.settings.file import Settings
-from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
+from slicewise.slurm_plugin.api.access import Caller, Principal, ReaderHandlers
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.record_desk import RecordDesk
 from slicewise.slurm_plugin.api.routes import Asked, Routes
@@ -43,7 +43,7 @@ def routes_of(handlers: ReaderHandlers, principal: Principal) -> Routes:
     """What answers that principal alone."""
 
     def answered_by(handle: Any) -> Any:
-        async def answer(request: Request, _: int) -> Any:
+        async def answer(request: Request, _: Caller) -> Any:
             return await handle(request, principal)
 
         return answer

@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from slicewise.cluster.rpc.message import Answer, Request, answer_of, requests
 from slicewise.cluster.rpc.web_messages import WebUserAnswer, WebUserRequest
+from slicewise.slurm_plugin.api.access import Caller
 from slicewise.slurm_plugin.api.desk import Roles
 from slicewise.slurm_plugin.api.routes import Routes
 from slicewise.slurm_plugin.api.user_socket import UserSocket, user_limits
@@ -127,11 +128,11 @@ async def site_up(
 def _daemon(run_dir: Path, fiction: Fiction, answers: Mapping[type[Request], Answer]) -> UserSocket:
     """A token logs the user in whose name it is."""
 
-    async def made_up(request: Request, _: int) -> BaseModel:
+    async def made_up(request: Request, _: Caller) -> BaseModel:
         known = answers.get(type(request))
         return known or fiction.answer(answer_of(type(request)))
 
-    async def user_of(request: WebUserRequest, _: int) -> WebUserAnswer:
+    async def user_of(request: WebUserRequest, _: Caller) -> WebUserAnswer:
         return WebUserAnswer(user=request.token)
 
     who = Roles(frozenset({os.geteuid()}), None)

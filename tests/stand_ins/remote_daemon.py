@@ -29,6 +29,7 @@ from slicewise.cluster.rpc.munge import Credential
 from slicewise.cluster.rpc.munge_rpc import SEALED_PATH, seal, unseal
 from slicewise.cluster.settings.file import DaemonSettings
 from slicewise.slurm_plugin.api import remote_socket
+from slicewise.slurm_plugin.api.access import Caller
 from slicewise.slurm_plugin.api.desk import roles
 from slicewise.slurm_plugin.api.http_server import HttpLimits
 from slicewise.slurm_plugin.api.remote_socket import BOUNDS, LIMITS, RemoteSocket
@@ -82,8 +83,8 @@ class Daemon:
     answer_with: BaseModel | SlicewiseError = VIEW
     asked: list[tuple[Request, int]] = field(default_factory=list)
 
-    async def answer(self, request: Request, uid: int) -> BaseModel:
-        self.asked.append((request, uid))
+    async def answer(self, request: Request, caller: Caller) -> BaseModel:
+        self.asked.append((request, caller.uid))
         if isinstance(self.answer_with, SlicewiseError):
             raise self.answer_with
         return self.answer_with

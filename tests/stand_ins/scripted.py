@@ -35,7 +35,12 @@ from slicewise.cluster.language.slurm.interface import (
     Tasks,
 )
 from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyGrant, KeyView
-from slicewise.cluster.rpc.limit_messages import RequestLimits, SubjectLimits
+from slicewise.cluster.rpc.limit_messages import (
+    LimitChangeRequest,
+    LimitRank,
+    RequestLimits,
+    SubjectLimits,
+)
 from slicewise.cluster.rpc.messages import DesiredSlotsAnswer
 from slicewise.cluster.rpc.read_messages import GenerationRecord
 from slicewise.cluster.rpc.usage_messages import AllowanceSubject
@@ -58,6 +63,7 @@ from slicewise.slurm_plugin.rules.quota.types import (
     Recall,
 )
 from slicewise.slurm_plugin.rules.services.key_rights import Opening, wanted_from_s
+from slicewise.slurm_plugin.rules.services.limit_layers import changed_layers, together
 from slicewise.slurm_plugin.rules.services.orders import Ordered
 from slicewise.slurm_plugin.state.cluster_state import ClusterState
 from stand_ins.memory_ledger import MemoryStore
@@ -117,6 +123,7 @@ class ScriptedSlurm:
         self.requested = JobRequest()
         self.excluded: Mapping[int, frozenset[str]] = {}
         self.throttles: frozenset[int] = frozenset()
+        self.coordinated: Mapping[str, frozenset[str]] = {}
         self.throttles_asked = 0
         self.planned: tuple[PlannedStart, ...] = ()
         self.known_reservations: tuple[ReservationView, ...] = ()
@@ -195,6 +202,9 @@ class ScriptedSlurm:
 
     async def associations(self) -> tuple[Association, ...]:
         return ()
+
+    async def coordinators(self) -> Mapping[str, frozenset[str]]:
+        return self.coordinated
 
     async def qos_elsewhere(self) -> frozenset[str]:
         return frozenset()
@@ -339,7 +349,11 @@ class ScriptedLedger(MemoryStore):
     said: list[tuple[tuple[str, str], str, str]] = field(default_factory=list)
     known_keys: dict[str, tuple[KeyView, str]] = field(default_factory=dict)
     openings: dict[str, Opening] = field(default_factory=dict)
-    limited: dict[tuple[str, str, str], SubjectLimits] = field(default_factory=dict)
+    named_guests: dict[str, dict[str, float]] = field(default_factory=dict)
+    dismissed: set[tuple[str, str]] = field(default_factory=set)
+    limited: dict[tuple[str, str, str], dict[LimitRank, RequestLimits]] = field(
+        default_factory=dict
+    )
     history: NoHistory = field(default_factory=NoHistory)
     usage: NoUsage = field(default_factory=NoUsage)
 
@@ -503,22 +517,33 @@ class ScriptedLedger(MemoryStore):
         self.openings[tenant] = Opening(2.0, from_s)
 
     def standing_limits(self) -> tuple[SubjectLimits, ...]:
-        return tuple(self.limited.values())
+        return tuple(
+            SubjectLimits(tenant=tenant, person=person, key_id=key_id, limits=limits)
+            for (tenant, person, key_id), layers in self.limited.items()
+            if (limits := together(layers.values())) != RequestLimits()
+        )
 
     def change_limits(
-        self,
-        subject: AllowanceSubject,
-        change: Callable[[SubjectLimits], RequestLimits],
-        _author: str,
-        *,
-        by_operator: bool,
+        self, subject: AllowanceSubject, change: LimitChangeRequest, _author: str, rank: LimitRank
     ) -> None:
-        named = subject.model_dump()
-        key = (subject.tenant, subject.person, subject.key_id)
-        before = self.limited.get(
-            key, SubjectLimits(**named, limits=RequestLimits(), by_operator=False)
-        )
-        self.limited[key] = SubjectLimits(**named, limits=change(before), by_operator=by_operator)
+        layers = self.limited.setdefault((subject.tenant, subject.person, subject.key_id), {})
+        layers |= changed_layers(layers, change, rank)
+
+    def claimed(self) -> Mapping[str, Mapping[str, float]]:
+        return {
+            person: {t: at_s for t, at_s in named.items() if (person, t) not in self.dismissed}
+            for person, named in self.named_guests.items()
+        }
+
+    def claim(self, person: str, tenants: Collection[str]) -> None:
+        self.named_guests[person] = dict.fromkeys(tenants, time.time())
+
+    def end_membership(self, person: str, tenant: str, _author: str) -> None:
+        self.dismissed.add((person, tenant))
+
+    def allow_membership(self, person: str, tenant: str) -> None:
+        self.dismissed.discard((person, tenant))
+        self.named_guests[person].pop(tenant, None)
 
     def revoke(self, key_id: str, author: str) -> None:
         key, sha256 = self.known_keys[key_id]

@@ -31,9 +31,9 @@ from slicewise.cluster.rpc.journal_messages import (
     RebalancesAnswer,
     RepartitionsAnswer,
 )
-from slicewise.cluster.rpc.key_messages import KeysAnswer, KeyView
+from slicewise.cluster.rpc.key_messages import KeyMadeAnswer, KeysAnswer, KeyView
 from slicewise.cluster.rpc.limit_messages import LimitsAnswer
-from slicewise.cluster.rpc.message import Answer, Request
+from slicewise.cluster.rpc.message import Answer, DoneAnswer, Request
 from slicewise.cluster.rpc.overview_messages import (
     AttentionItem,
     GpuNow,
@@ -521,7 +521,17 @@ class Answers:
             )
             for number in range(self.count)
         )
-        return KeysAnswer(keys=keys)
+        tenants = tuple(self.name(number) for number in range(self.count))
+        return KeysAnswer(keys=keys, tenants=tenants, unprotected=tenants[:1])
+
+    def keycreate(self, _: Request) -> KeyMadeAnswer:
+        return KeyMadeAnswer(person="alice")
+
+    def keyrevoke(self, _: Request) -> DoneAnswer:
+        return DoneAnswer()
+
+    def limitchange(self, _: Request) -> DoneAnswer:
+        return DoneAnswer()
 
     def limits(self, _: Request) -> LimitsAnswer:
         tenant = {"tenant": self.name(0), "limits": {"tokens_per_month": 200_000_000}}

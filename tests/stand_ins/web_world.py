@@ -16,11 +16,19 @@ import pytest
 from free_ports import free_port
 from pydantic import BaseModel
 
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.persons import GUEST_PREFIX
 from slicewise.cluster.rpc.message import Request
 from slicewise.cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest, SlicesByState
-from slicewise.cluster.rpc.web_messages import WebTokenRequest, WebUserRequest
+from slicewise.cluster.rpc.web_messages import (
+    WebGuestRequest,
+    WebTokenRequest,
+    WebUserAnswer,
+    WebUserRequest,
+)
 from slicewise.cluster.settings.file import Settings, WebSettings
-from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.access import Caller, Principal
 from slicewise.slurm_plugin.api.desk import Roles, user_name
 from slicewise.slurm_plugin.api.places import UserLimits
 from slicewise.slurm_plugin.api.routes import Routes
@@ -58,6 +66,7 @@ class PageServer:
 
     Attributes:
         asked: the users for whom the daemon was asked for an overview.
+        guests: what the daemon was told of guests' logins.
     """
 
     address: str
@@ -65,6 +74,7 @@ class PageServer:
     logins: WebLogins
     browser: aiohttp.ClientSession
     asked: list[str]
+    guests: list[WebGuestRequest]
 
     async def get(self, path: str, **headers: str) -> tuple[int, str, Mapping[str, str]]:
         """Status, text and headers of an answer; no redirect is followed."""
@@ -107,8 +117,8 @@ async def page_up(
     own = WebSettings.model_validate({"listen": listen, **web})
     logins, asked = WebLogins(own, SlurmTokens(slurm_jwt_key)), list[str]()
 
-    async def overview(_: Request, uid: int) -> BaseModel:
-        asked.append(user_name(uid))
+    async def overview(_: Request, caller: Caller) -> BaseModel:
+        asked.append(user_name(caller.uid))
         return OverviewAnswer(
             cluster=f"seen-by-{asked[-1]}",
             observed_s=1.0,
@@ -122,10 +132,19 @@ async def page_up(
             attention=(),
         )
 
+    guests: list[WebGuestRequest] = []
+
+    async def guest(request: WebGuestRequest, _: Caller) -> WebUserAnswer:
+        guests.append(request)
+        if not request.tenants:
+            raise InvalidInputError(Code.FORBIDDEN, "No guest.")
+        return WebUserAnswer(user=GUEST_PREFIX + request.name)
+
     who = Roles(frozenset({64030}), 500, os.geteuid(), frozenset(own.operators))
     routes = Routes(
         {
             OverviewRequest: overview,
+            WebGuestRequest: guest,
             WebUserRequest: logins.user_of,
             WebTokenRequest: logins.user_by_slurm,
         },
@@ -138,7 +157,7 @@ async def page_up(
     await server.start()
     jar = aiohttp.CookieJar(unsafe=True)
     async with aiohttp.ClientSession(cookie_jar=jar) as browser:
-        yield PageServer(f"http://{listen}", server, logins, browser, asked)
+        yield PageServer(f"http://{listen}", server, logins, browser, asked, guests)
     await server.stop()
     await socket.stop()
 

@@ -362,6 +362,10 @@ class SlurmAccounting(Protocol):
         """Every association of this cluster."""
         ...
 
+    async def coordinators(self) -> Mapping[str, frozenset[str]]:
+        """The users who coordinate each account, by account; empty if that can't be known."""
+        ...
+
     async def qos(self) -> tuple[Qos, ...]:
         """Every QOS."""
         ...

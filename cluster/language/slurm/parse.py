@@ -36,6 +36,8 @@ from slicewise.cluster.language.slurm.values import (
     whole,
 )
 
+COORDINATOR_FIELDS = ("Account", "Coordinators")
+
 ASSOCIATION_FIELDS = (
     "Cluster",
     "Account",
@@ -258,6 +260,20 @@ def parse_associations(
     return tuple(
         _association(row, own_rows.get(_association_key(row), row), told) for row in rows_of_text
     )
+
+
+def parse_coordinators(text: str, told: ReportsUnread) -> Mapping[str, frozenset[str]]:
+    """Read ``sacctmgr -n -P show account withcoord`` with COORDINATOR_FIELDS.
+
+    An account's name with line breaks may imitate the row of another account, which then has two:
+    of such accounts nobody is taken for a coordinator.
+    """
+    coordinators: dict[str, frozenset[str]] = {}
+    for row in piped("account", text, COORDINATOR_FIELDS, told):
+        account = row["Account"]
+        users = frozenset(filter(None, row["Coordinators"].split(",")))
+        coordinators[account] = frozenset() if account in coordinators else users
+    return coordinators
 
 
 def _rows(text: str, columns: Sequence[str], told: ReportsUnread) -> Iterator[Mapping[str, str]]:

@@ -15,7 +15,16 @@ T = TypeVar("T")
 
 _LONGEST = 80
 RECORDS = (
-    *("association", "excluded nodes", "job", "node", "partition", "pending tasks", "place"),
+    *(
+        "account",
+        "association",
+        "excluded nodes",
+        "job",
+        "node",
+        "partition",
+        "pending tasks",
+        "place",
+    ),
     *("plan", "priority", "QOS", "request", "reservation", "reserved job", "run", "step"),
 )
 """Kinds of records that are read."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from slicewise.cluster.rpc.key_messages import KeyView
-from slicewise.cluster.rpc.limit_messages import SubjectLimits
+from slicewise.cluster.rpc.limit_messages import RequestLimits, SubjectLimits
 
 WHOSE = (("", "mine"), ("all", "all that I may see"))
 """Whose requests a viewer may choose: values with their words."""
@@ -48,3 +48,9 @@ def limited(subject: SubjectLimits, keys: Iterable[KeyView]) -> str:
     if subject.key_id:
         return f"key {key_name(subject.key_id, keys)}"
     return f"you in {subject.tenant}" if subject.person else f"all of {subject.tenant} together"
+
+
+def limits_of(key_id: str, limits: Iterable[SubjectLimits]) -> RequestLimits:
+    """The limits of one key by itself."""
+    held = (subject.limits for subject in limits if subject.key_id == key_id)
+    return next(held, RequestLimits())

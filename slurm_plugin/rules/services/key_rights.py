@@ -1,7 +1,9 @@
 """Decides whose keys let requests in, and which tenants' services want keys."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+from slicewise.cluster.language.persons import is_guest
 
 
 @dataclass(frozen=True)
@@ -11,20 +13,57 @@ class Members:
     Attributes:
         accounts: accounts of each of Slurm's users, as last read completely; empty until then.
         operators: names of operators, who belong everywhere.
+        coordinated: accounts of which each user is a coordinator in Slurm, as last read completely.
+        parents: the account above each of Slurm's accounts.
+        guests: tenants of people without an account, whom the identity provider has named.
     """
 
     accounts: Mapping[str, frozenset[str]] = field(default_factory=dict)
     operators: frozenset[str] = frozenset()
+    coordinated: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    parents: Mapping[str, str] = field(default_factory=dict)
+    guests: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def has_left(self, person: str, tenant: str) -> bool:
-        """Whether a person is no member of the tenant's account; False until accounts were read."""
+        """Whether a person is no member of the tenant's account, or a guest of the tenant no more.
+
+        Of people with accounts False until those were read.
+        """
+        if is_guest(person):
+            return tenant not in self.guests.get(person, ())
         if not self.accounts or person in self.operators:
             return False
-        return not self.is_member(person, tenant)
+        return tenant not in self.accounts.get(person, ())
 
-    def is_member(self, person: str, tenant: str) -> bool:
-        """Whether a person is known as a member of the tenant's account."""
-        return tenant in self.accounts.get(person, ())
+    def managed_by(self, user: str, tenants: Iterable[str]) -> frozenset[str]:
+        """Those of these tenants that a user manages: coordinated accounts, with all below."""
+        own = self.coordinated.get(user)
+        return frozenset(t for t in tenants if not own.isdisjoint(self._up(t))) if own else _NOTHING
+
+    def _up(self, account: str) -> Iterator[str]:
+        """An account and those above it; a coordinator may nest accounts as deep as it likes."""
+        seen: set[str] = set()
+        while account and account not in seen:
+            yield account
+            seen.add(account)
+            account = self.parents.get(account, "")
+
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+def guests_now(
+    claimed: Mapping[str, Mapping[str, float]], oldest_s: float, allowed: Collection[str]
+) -> Mapping[str, frozenset[str]]:
+    """The tenants of each guest: those that a login since then has named, and that are allowed.
+
+    ``claimed``: Unix seconds of the last login that named a tenant, by guest and tenant.
+    """
+    return {
+        person: tenants
+        for person, named in claimed.items()
+        if (tenants := frozenset(t for t in allowed if named.get(t, -1.0) >= oldest_s))
+    }
 
 
 @dataclass(frozen=True)

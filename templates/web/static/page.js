@@ -22,3 +22,12 @@
   document.addEventListener("htmx:error", () => show("lost"));
   document.addEventListener("htmx:sse:error", (event) => show(event.detail.status === 401 ? "ended" : "lost"));
 })();
+// Copies what is shown once; without a clipboard it is selected by a click.
+for (const button of document.querySelectorAll("[data-copy]")) {
+  if (!navigator.clipboard) continue;
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+    button.textContent = "Copied";
+  });
+}

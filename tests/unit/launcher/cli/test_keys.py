@@ -17,6 +17,7 @@ from slicewise.cluster.rpc.client import UNSURE
 from slicewise.cluster.rpc.key_messages import (
     KeyCreateRequest,
     KeyListRequest,
+    KeyMadeAnswer,
     KeyOpenRequest,
     KeyRequireRequest,
     KeyRevokeRequest,
@@ -24,10 +25,11 @@ from slicewise.cluster.rpc.key_messages import (
     KeyView,
 )
 from slicewise.cluster.rpc.message import DoneAnswer
+from slicewise.cluster.rpc.new_key import new_key
 from slicewise.cluster.rpc.read_messages import GenerationsAnswer, GenerationsRequest
 from slicewise.cluster.runtime import questions
 from slicewise.launcher.cli import keys as key_cli
-from slicewise.launcher.cli.keys import key_app, new_key
+from slicewise.launcher.cli.keys import key_app
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -65,6 +67,7 @@ class Daemon:
                 if self.is_mute:
                     raise UnreachableError(UNSURE, "No answer.", "Look.")
                 self.told.append((made.tenant, made.name, made.key_id, made.sha256))
+                return KeyMadeAnswer(person=made.person or "alice")
             case GenerationsRequest():
                 if self.services is None:
                     raise UnreachableError("SW-DATABASE-DOWN", "gone")
@@ -102,9 +105,10 @@ def run(*words: str, says: str = "y") -> str:
 def test_a_key_bears_its_id_and_256_random_bits() -> None:
     found = {new_key() for _ in range(50)}
     assert len(found) == 50
-    for key_id, key in found:
-        assert re.fullmatch(rf"swk_{key_id}_[A-Za-z0-9_-]{{43}}", key)
-        assert re.fullmatch("[0-9a-f]{12}", key_id)
+    for made in found:
+        assert re.fullmatch(rf"swk_{made.key_id}_[A-Za-z0-9_-]{{43}}", made.key)
+        assert re.fullmatch("[0-9a-f]{12}", made.key_id)
+        assert made.key not in repr(made)
 
 
 def test_the_whole_key_is_revoked_by_its_id_and_told_to_nobody(daemon: Daemon) -> None:
@@ -114,6 +118,7 @@ def test_the_whole_key_is_revoked_by_its_id_and_told_to_nobody(daemon: Daemon) -
 
 def test_the_daemon_is_told_the_hash_and_the_user_the_key(daemon: Daemon) -> None:
     shown = json.loads(run("create", "vision", "--name", "ci", "--json"))
+    assert shown["person"] == "alice"
     digest = hashlib.sha256(shown["key"].encode()).hexdigest()
     assert daemon.told == [("vision", "ci", shown["key_id"], digest)]
     assert (shown["tenant"], shown["name"]) == ("vision", "ci")

@@ -17,7 +17,12 @@ from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, syn
 
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
 from slicewise.cluster.language.leader import ALONE
-from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyGrant, KeysAnswer
+from slicewise.cluster.rpc.key_messages import (
+    GrantsAnswer,
+    KeyGrant,
+    KeyMadeAnswer,
+    KeysAnswer,
+)
 from slicewise.cluster.rpc.limit_messages import LimitChangeRequest, LimitsAnswer, RequestLimits
 from slicewise.cluster.rpc.message import (
     DoneAnswer,
@@ -35,16 +40,19 @@ from slicewise.cluster.rpc.messages import (
     ViewAnswer,
 )
 from slicewise.cluster.rpc.web_messages import WhoamiAnswer
-from slicewise.cluster.settings.file import DaemonSettings, WebSettings
+from slicewise.cluster.settings.file import DaemonSettings, OidcSettings, WebSettings
 from slicewise.slurm_plugin.admission_server.admit import Admission
 from slicewise.slurm_plugin.api import desk as desk_module
+from slicewise.slurm_plugin.api import guests as guests_module
 from slicewise.slurm_plugin.api import keys as keys_module
+from slicewise.slurm_plugin.api.access import Caller
 from slicewise.slurm_plugin.api.desk import Desk, Roles
 from slicewise.slurm_plugin.api.desks import operators_handlers
 from slicewise.slurm_plugin.api.generations import ServiceGenerations
+from slicewise.slurm_plugin.api.guests import GuestLogins
 from slicewise.slurm_plugin.api.keys import ServiceKeys
 from slicewise.slurm_plugin.api.orders import ServiceOrders
-from slicewise.slurm_plugin.api.rate_limit import OF_USER, RateLimiter
+from slicewise.slurm_plugin.api.rate_limit import OF_PAGE, OF_USER, RateLimiter
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.remote_socket import RemoteSocket
 from slicewise.slurm_plugin.api.routes import Asked
@@ -58,10 +66,14 @@ from slicewise.slurm_plugin.state.reports import OLD_S
 pytestmark = pytest.mark.usefixtures("clock")
 
 ROOT, LAUNCHER, ALICE, BOB = 0, 500, 61001, 61002
-NAMES = {ROOT: "root", LAUNCHER: "slicewise", ALICE: "alice", BOB: "bob"}
+STRANGER = 61099
+NAMES = {ROOT: "root", LAUNCHER: "slicewise", ALICE: "alice", BOB: "bob", STRANGER: "stranger"}
 STATUS = StatusAnswer(
     version="1", mode="enforce", host="head", is_leader=True, complete=True, observed_s=1.0
 )
+
+
+PROVIDER = OidcSettings(tenant_claim="groups", claimed_tenants=("vision", "lab"))
 
 
 class Daemon:
@@ -124,14 +136,16 @@ async def asked(
     accounts = {ALICE: frozenset({"vision"}), BOB: frozenset({"nlp"})}
     policy = policy_of(tenant("vision", 2000), tenant("nlp", 1000))
     cluster_state.set_policy(policy, accounts)
-    cluster_state.set_members({NAMES[uid]: frozenset(own) for uid, own in accounts.items()})
+    cluster_state.set_members({NAMES[uid]: frozenset(own) for uid, own in accounts.items()}, {})
     await cluster_state.turn()
     ledger: Any = ScriptedLedger(shown=policy)
     reads = Reads(settings(), slurm, ledger, cluster_state)
     who = Roles(frozenset({ROOT}), LAUNCHER)
     rates = RateLimiter()
+    guests = GuestLogins(ledger, PROVIDER, ALONE, rates)
     keys = ServiceKeys(
         *(ledger, cluster_state, reads, ALONE),
+        guests=guests,
         rates=rates,
         operators=who.administrators,
         aliases={},
@@ -144,6 +158,7 @@ async def asked(
         orders=ServiceOrders(ledger, cluster_state, reads, ALONE, rates=rates),
         generations=ServiceGenerations(ledger, cluster_state, reads),
         keys=keys,
+        guests=guests,
         usage=UsageBooks(ledger, ALONE, "UTC"),
         web_logins=WebLogins(WebSettings(listen="127.0.0.1:8690"), SlurmTokens(None)),
         operators=operators_handlers(settings(), slurm, ledger, cluster_state, reads),
@@ -350,15 +365,15 @@ async def test_keys_of_who_has_left_the_tenant_let_nothing_in(asked: Asking):
         return "".join(sorted(key_id[0] for key_id in living))
 
     assert await granted() == "ab"
-    asked.cluster_state.set_members({"alice": frozenset({"nlp"}), "bob": frozenset({"vision"})})
+    asked.cluster_state.set_members({"alice": frozenset({"nlp"}), "bob": frozenset({"vision"})}, {})
     assert await granted() == "b"
-    asked.cluster_state.set_members({"bob": frozenset({"vision"})})
+    asked.cluster_state.set_members({"bob": frozenset({"vision"})}, {})
     assert await granted() == "b"
     # Users' uids may be unknown for a while, and so may all accounts: by that no key ends.
-    asked.cluster_state.set_members({"alice": frozenset({"vision"})})
+    asked.cluster_state.set_members({"alice": frozenset({"vision"})}, {})
     asked.cluster_state.set_accounts({})
     assert await granted() == "ab"
-    asked.cluster_state.set_members({})
+    asked.cluster_state.set_members({}, {})
     assert await granted() == "ab"
 
 
@@ -448,12 +463,18 @@ async def test_limits_are_set_by_operators_and_of_a_key_by_its_person(asked: Ask
     told = await asked.as_user(LAUNCHER, op="key-grants")
     assert isinstance(told, GrantsAnswer)
     assert len(told.limits) == 4
-    # What an operator has limited its person does not raise.
+    # What an operator has limited its person only tightens.
     await asked.as_user(ROOT, **LIMIT, **own)
-    raised = {"op": "limit-change", "limits": {"concurrent": 99}, **own}
-    assert await asked.code(ALICE, **raised) == "SW-FORBIDDEN"
-    lifted = {"op": "limit-change", "lifted": ["concurrent"], **own}
-    assert await asked.code(ALICE, **lifted) == "SW-FORBIDDEN"
+    for change, holds in (
+        ({"limits": {"concurrent": 99}}, 2),
+        ({"lifted": ["concurrent"]}, 2),
+        ({"limits": {"concurrent": 1}}, 1),
+    ):
+        await asked.as_user(ALICE, op="limit-change", **change, **own)
+        told = await asked.as_user(LAUNCHER, op="key-grants")
+        assert isinstance(told, GrantsAnswer)
+        (limits,) = (one.limits for one in told.limits if one.key_id == own["key_id"])
+        assert limits.concurrent == holds
     # A key that is no more has no limits at the gateway.
     await asked.as_user(ALICE, op="key-revoke", key_id=f"{0:012x}")
     told = await asked.as_user(LAUNCHER, op="key-grants")
@@ -479,7 +500,7 @@ async def test_nobody_does_anything_by_or_to_the_key_of_another(
     both = {uid: {"vision": frozenset[str]()} for uid in (ALICE, CAROL)}
     asked.cluster_state.set_accounts({**both, BOB: {"nlp": frozenset()}})
     asked.cluster_state.set_members(
-        {"alice": frozenset({"vision"}), "carol": frozenset({"vision"})}
+        {"alice": frozenset({"vision"}), "carol": frozenset({"vision"})}, {}
     )
     await asked.as_user(ALICE, **KEY, key_id="a" * 12)
     await asked.as_user(ROOT, op="limit-change", key_id="a" * 12, limits={"concurrent": 7})
@@ -508,16 +529,214 @@ CHANGES: dict[str, dict[str, object]] = {
 }
 
 
+ON_PAGE = ("key-create", "key-revoke", "limit-change")
+
+
+def posted(ask: Asked, **fields: object) -> Asked:
+    return replace(ask, method="POST", body=json.dumps(fields).encode())
+
+
 @pytest.mark.parametrize("op", CHANGES)
-async def test_the_page_changes_no_key_and_no_limit(
-    asked: Asking, monkeypatch: pytest.MonkeyPatch, op: str
+@pytest.mark.parametrize("user", ["bob", "carol", "root", "slicewise", "web", "nobody", ""])
+async def test_by_the_page_nobody_changes_anything_of_another(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch, op: str, user: str
+):
+    """Not by an operator's name, which sees all there, and not by root's or a program's."""
+    monkeypatch.setitem(NAMES, CAROL, "carol")
+    asked.cluster_state.set_accounts(
+        {ALICE: {"vision": frozenset()}, BOB: {"nlp": frozenset()}, CAROL: {"cg": frozenset()}}
+    )
+    await asked.as_user(ALICE, **KEY, key_id="a" * 12)
+    before = await asked.as_user(LAUNCHER, op="key-grants")
+    as_user = acting(asked, monkeypatch)
+    with pytest.raises(InvalidInputError) as raised:
+        await asked.answer(posted(as_user(WEB, user, op), **CHANGES[op]))
+    assert raised.value.refusal.code in {"SW-FORBIDDEN", *_OTHERS.get(op, ())}
+    assert await asked.as_user(LAUNCHER, op="key-grants") == before
+
+
+_OTHERS: dict[str, set[str]] = {
+    "key-create": {"SW-TENANT-UNKNOWN"},
+    "key-revoke": {"SW-NAME-UNKNOWN"},
+    "limit-change": {"SW-NAME-UNKNOWN"},
+}
+
+
+async def test_a_person_makes_limits_and_ends_own_keys_by_the_page(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch
 ):
     as_user = acting(asked, monkeypatch)
-    body = json.dumps(CHANGES[op]).encode()
-    with pytest.raises(SlicewiseError, match=r"SW-FORBIDDEN|SW-WIRE"):
-        await asked.answer(replace(as_user(WEB, "alice", op), method="POST", body=body))
-    for read in ("keys", "limits"):
-        await asked.answer(as_user(WEB, "alice", read))
+
+    async def by_page(op: str, user: str = "alice", **fields: object) -> BaseModel:
+        return await asked.answer(posted(as_user(WEB, user, op), **fields))
+
+    made = {name: word for name, word in KEY.items() if name != "op"}
+    # Whose it is and by which way it came stands in the ledger.
+    for user, tenant_s, digit in (("alice", "vision", "a"), ("bob", "nlp", "b")):
+        words = {**made, "tenant": tenant_s, "sha256": digit * 64, "key_id": digit * 12}
+        assert await by_page("key-create", user, **words) == KeyMadeAnswer(person=user)
+    shown: Any = await asked.as_user(ROOT, op="keys")
+    assert [(one.person, one.created_by) for one in shown.keys] == [
+        ("alice", "alice (page)"),
+        ("bob", "bob (page)"),
+    ]
+    own = {"key_id": "a" * 12}
+    await by_page("limit-change", **own, limits={"concurrent": 2})
+    # Tenants and persons are not limited there, by whomever.
+    for subject in ({"tenant": "vision"}, {"tenant": "vision", "person": "alice"}):
+        with pytest.raises(InvalidInputError, match="your keys"):
+            await by_page("limit-change", **subject, limits={"concurrent": 1})
+    with pytest.raises(InvalidInputError, match="Only operators"):
+        await by_page("key-create", **made, key_id="c" * 12, person="bob")
+    # An operator by name sees all keys on the page, and changes those of nobody else.
+    seen: Any = await asked.answer(as_user(WEB, "bob", "keys"))
+    assert len(seen.keys) == 2
+    with pytest.raises(InvalidInputError, match="You have no key"):
+        await by_page("key-revoke", "bob", **own)
+    await by_page("key-revoke", **own)
+    granted: Any = await asked.as_user(LAUNCHER, op="key-grants")
+    assert granted.keys.keys() == {"b" * 64}
+
+
+async def test_a_site_may_let_the_page_change_nothing(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch
+):
+    as_user = acting(asked, monkeypatch)
+    who = Roles(frozenset({ROOT}), LAUNCHER, WEB, page_changes=False)
+    monkeypatch.setattr(asked.routes, "_acting", who.acting)
+    for op in ON_PAGE:
+        with pytest.raises(InvalidInputError, match=r"web\.change_keys"):
+            await asked.answer(posted(as_user(WEB, "alice", op), **CHANGES[op]))
+    await asked.answer(as_user(WEB, "alice", "keys"))
+
+
+async def test_all_visitors_of_the_page_together_change_at_a_bounded_rate(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch
+):
+    """Ends of keys, too: so a web server that was taken over ends a few at a time."""
+    as_user = acting(asked, monkeypatch)
+    for uid, tenant_s in ((ALICE, "vision"), (BOB, "nlp")):
+        await asked.as_user(
+            uid, **{**KEY, "tenant": tenant_s, "sha256": f"{uid:064x}"}, key_id=f"{uid:012x}"
+        )
+    for _ in range(OF_PAGE.at_once):
+        one = as_user(WEB, "alice", "key-revoke")
+        await asked.answer(posted(one, key_id=f"{ALICE:012x}"))
+    with pytest.raises(InvalidInputError, match="page's visitors"):
+        await asked.answer(posted(as_user(WEB, "bob", "key-revoke"), key_id=f"{BOB:012x}"))
+    # In a shell a leaked key doesn't wait.
+    await asked.as_user(BOB, op="key-revoke", key_id=f"{BOB:012x}")
+
+
+async def test_a_first_key_is_made_knowingly(asked: Asking):
+    first = {**KEY, "may_be_first": False}
+    assert await asked.code(ALICE, **first, key_id="a" * 12) == "SW-KEY-FIRST"
+    await asked.as_user(ALICE, **KEY, key_id="b" * 12)
+    await asked.as_user(ALICE, **{**first, "sha256": "c" * 64}, key_id="c" * 12)
+
+
+async def test_limits_are_of_members_and_of_who_had_some(asked: Asking):
+    nobody = {"tenant": "vision", "person": "visoin"}
+    assert await asked.code(ROOT, **LIMIT, **nobody) == "SW-NAME-UNKNOWN"
+    await asked.as_user(ROOT, **LIMIT, tenant="vision", person="alice")
+    asked.cluster_state.set_members({"bob": frozenset({"nlp"})}, {})
+    assert await asked.code(ROOT, **LIMIT, tenant="vision", person="alice") == "SW-NAME-UNKNOWN"
+    lifted = {"op": "limit-change", "lifted": ["concurrent"], "tenant": "vision"}
+    await asked.as_user(ROOT, **lifted, person="alice")
+
+
+async def managed(asked: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Carol coordinates an account above vision, and belongs to none; alice has a key there."""
+    monkeypatch.setitem(NAMES, CAROL, "carol")
+    members = {"alice": frozenset({"vision"}), "bob": frozenset({"nlp"})}
+    asked.cluster_state.set_members(members, {"vision": "lab", "lab": "root", "nlp": "root"})
+    asked.cluster_state.set_coordinators({"lab": frozenset({"carol"}), "vision": frozenset()})
+    await asked.as_user(ALICE, **KEY, key_id="a" * 12)
+    of_bob = {**KEY, "tenant": "nlp", "sha256": "b" * 64}
+    await asked.as_user(BOB, **of_bob, key_id="b" * 12)
+
+
+async def test_a_manager_lists_limits_and_ends_keys_of_the_accounts_below(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch
+):
+    await managed(asked, monkeypatch)
+    shown: Any = await asked.as_user(CAROL, op="keys")
+    assert [one.key_id for one in shown.keys] == ["a" * 12]
+    subjects: tuple[dict[str, object], ...] = (
+        {"key_id": "a" * 12},
+        {"tenant": "vision"},
+        {"tenant": "vision", "person": "alice"},
+    )
+    for subject in subjects:
+        await asked.as_user(CAROL, **LIMIT, **subject)
+    seen: Any = await asked.as_user(CAROL, op="limits")
+    assert len(seen.limits) == 3
+    # No person loosens that.
+    await asked.as_user(ALICE, op="limit-change", key_id="a" * 12, limits={"concurrent": 99})
+    told: Any = await asked.as_user(LAUNCHER, op="key-grants")
+    assert {one.limits.concurrent for one in told.limits} == {2}
+    # A manager loosens nothing of an operator's, who has the last word.
+    await asked.as_user(ROOT, op="limit-change", tenant="vision", limits={"concurrent": 1})
+    await asked.as_user(CAROL, op="limit-change", tenant="vision", lifted=["concurrent"])
+    told = await asked.as_user(LAUNCHER, op="key-grants")
+    (limits,) = (one.limits for one in told.limits if not one.person and not one.key_id)
+    assert limits.concurrent == 1
+    await asked.as_user(CAROL, op="key-revoke", key_id="a" * 12)
+    told = await asked.as_user(LAUNCHER, op="key-grants")
+    assert told.keys.keys() == {"b" * 64}
+
+
+MANAGERS_MAY_NOT: tuple[tuple[dict[str, object], str], ...] = (
+    ({"op": "key-revoke", "key_id": "b" * 12}, "SW-NAME-UNKNOWN"),
+    ({**LIMIT, "key_id": "b" * 12}, "SW-NAME-UNKNOWN"),
+    ({**LIMIT, "tenant": "nlp"}, "SW-TENANT-UNKNOWN"),
+    ({**LIMIT, "tenant": "nlp", "person": "bob"}, "SW-TENANT-UNKNOWN"),
+    ({**LIMIT, "tenant": "vision", "person": "bob"}, "SW-NAME-UNKNOWN"),
+    ({**KEY, "sha256": "e" * 64, "key_id": "e" * 12}, "SW-TENANT-UNKNOWN"),
+    ({**KEY, "sha256": "e" * 64, "key_id": "e" * 12, "person": "alice"}, "SW-TENANT-UNKNOWN"),
+    ({"op": "key-open", "tenant": "vision"}, "SW-TENANT-UNKNOWN"),
+    ({"op": "key-require", "tenant": "vision", "from_s": 5}, "SW-TENANT-UNKNOWN"),
+    ({"op": "person-forget", "person": "alice"}, "SW-FORBIDDEN"),
+)
+
+
+@pytest.mark.parametrize(("request_", "refusal"), MANAGERS_MAY_NOT)
+async def test_a_manager_does_nothing_else_and_nothing_elsewhere(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch, request_: dict[str, Any], refusal: str
+):
+    await managed(asked, monkeypatch)
+    before = await asked.as_user(LAUNCHER, op="key-grants")
+    assert await asked.code(CAROL, **request_) == refusal
+    assert await asked.as_user(LAUNCHER, op="key-grants") == before
+
+
+async def test_nobody_is_a_manager_by_the_page(asked: Asking, monkeypatch: pytest.MonkeyPatch):
+    await managed(asked, monkeypatch)
+    as_user = acting(asked, monkeypatch)
+    shown: Any = await asked.answer(as_user(WEB, "carol", "keys"))
+    assert shown.keys == ()
+    for op in ("key-revoke", "limit-change"):
+        with pytest.raises(InvalidInputError, match="You have no key"):
+            await asked.answer(posted(as_user(WEB, "carol", op), **CHANGES[op]))
+
+
+async def test_who_coordinates_no_more_manages_no_more(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch
+):
+    await managed(asked, monkeypatch)
+    asked.cluster_state.set_coordinators({"lab": frozenset(), "nlp": frozenset({"carol"})})
+    assert await asked.code(CAROL, op="key-revoke", key_id="a" * 12) == "SW-NAME-UNKNOWN"
+    await asked.as_user(CAROL, op="key-revoke", key_id="b" * 12)
+
+
+async def test_a_member_sets_no_moment_that_never_comes(asked: Asking):
+    far = {"op": "key-require", "tenant": "vision", "from_s": 253_000_000_000}
+    assert await asked.code(ALICE, **far) == "SW-FORBIDDEN"
+    await asked.as_user(ROOT, **far)
+    # Whoever has set it: a member makes it earlier.
+    soon = {**far, "from_s": int(time.time()) + 60}
+    await asked.as_user(ALICE, **soon)
+    assert await asked.code(ALICE, **far) == "SW-FORBIDDEN"
 
 
 def test_a_change_of_limits_leaves_the_others_as_they_are():
@@ -655,6 +874,160 @@ async def test_nobody_else_asks_for_a_user_and_none_asks_for_a_program(
     assert raised.value.refusal.code == "SW-FORBIDDEN"
 
 
+def guests_may_ask(asked: Asking, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Asked]:
+    """Questions that the web server asks for somebody, by the desk's own rules."""
+    own = asked.routes._acting
+    acting(asked, monkeypatch)
+    monkeypatch.setattr(asked.routes, "_acting", own)
+    monkeypatch.setattr(own.__self__, "_roles", Roles(frozenset({ROOT}), LAUNCHER, WEB))  # type: ignore[attr-defined]
+    return lambda user, op: Asked("GET", f"/v1/as/{user}/{op}", b"", WEB)
+
+
+async def let_in(asked: Asking, *tenants: str, name: str = "anna") -> str:
+    answer: Any = await asked.as_user(WEB, op="web-guest", name=name, tenants=list(tenants))
+    assert answer.user == f"oidc+{name}"
+    return "oidc%2B" + name
+
+
+async def test_a_guest_makes_limits_and_ends_own_keys_of_the_claimed_tenants(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch
+):
+    as_guest = guests_may_ask(asked, monkeypatch)
+    anna = await let_in(asked, "vision", "nlp")
+    made = {name: word for name, word in KEY.items() if name != "op"} | {"key_id": "a" * 12}
+    # A tenant that is open to all is closed by its members.
+    with pytest.raises(InvalidInputError, match="first key"):
+        await asked.answer(posted(as_guest(anna, "key-create"), **made))
+    await asked.as_user(ALICE, **{**KEY, "sha256": "b" * 64}, key_id="b" * 12)
+    answer = await asked.answer(posted(as_guest(anna, "key-create"), **made))
+    assert answer == KeyMadeAnswer(person="oidc+anna")
+    for other in ({"tenant": "nlp"}, {"person": "alice"}):
+        words = {**made, "sha256": "c" * 64, "key_id": "c" * 12, **other}
+        with pytest.raises(InvalidInputError):
+            await asked.answer(posted(as_guest(anna, "key-create"), **words))
+    limit = {"key_id": "a" * 12, "limits": {"concurrent": 3}}
+    await asked.answer(posted(as_guest(anna, "limit-change"), **limit))
+    shown: Any = await asked.answer(as_guest(anna, "keys"))
+    assert [key.key_id for key in shown.keys] == ["a" * 12]
+    assert shown.tenants == ("vision",)
+    granted: Any = await asked.as_user(LAUNCHER, op="key-grants")
+    assert granted.keys["a" * 64] == KeyGrant(opens="vision", key_id="a" * 12, person="oidc+anna")
+    listed: Any = await asked.as_user(ROOT, op="keys")
+    assert {key.person for key in listed.keys} == {"alice", "oidc+anna"}
+    for op in ("key-revoke", "limit-change"):
+        with pytest.raises(InvalidInputError, match="You have no key"):
+            await asked.answer(posted(as_guest(anna, op), **CHANGES[op] | {"key_id": "b" * 12}))
+    await asked.answer(posted(as_guest(anna, "key-revoke"), key_id="a" * 12))
+
+
+async def test_a_guest_s_membership_ends(asked: Asking, monkeypatch: pytest.MonkeyPatch):
+    as_guest = guests_may_ask(asked, monkeypatch)
+    anna = await let_in(asked, "vision")
+    await asked.as_user(ALICE, **{**KEY, "sha256": "b" * 64}, key_id="b" * 12)
+    made = {name: word for name, word in KEY.items() if name != "op"} | {"key_id": "a" * 12}
+    await asked.answer(posted(as_guest(anna, "key-create"), **made))
+
+    async def is_let_in() -> bool:
+        await asked.keys.turn()
+        granted: Any = await asked.as_user(LAUNCHER, op="key-grants")
+        listed: Any = await asked.as_user(ROOT, op="keys")
+        (key,) = (one for one in listed.keys if one.key_id == "a" * 12)
+        assert key.has_left == ("a" * 64 not in granted.keys)
+        if key.has_left:
+            with pytest.raises(InvalidInputError, match="identity provider"):
+                await asked.answer(as_guest(anna, "keys"))
+        return "a" * 64 in granted.keys
+
+    assert await is_let_in()
+    # The next login names another tenant, one that nobody allowed, or none.
+    for named in (["lab"], ["nlp"], []):
+        claim = {"op": "web-guest", "name": "anna", "tenants": named}
+        if named == ["lab"]:
+            await asked.as_user(WEB, **claim)
+            await asked.keys.turn()
+            granted: Any = await asked.as_user(LAUNCHER, op="key-grants")
+            assert "a" * 64 not in granted.keys
+        else:
+            assert await asked.code(WEB, **claim) == "SW-FORBIDDEN"
+            assert not await is_let_in()
+    await let_in(asked, "vision")
+    assert await is_let_in()
+    # No login for long.
+    now_s = time.time()
+    monkeypatch.setattr(guests_module, "wall_s", lambda: now_s + 31 * 86_400)
+    assert not await is_let_in()
+    monkeypatch.setattr(guests_module, "wall_s", lambda: now_s)
+    # An operator's word counts more than the provider's.
+    end = {"op": "guest-end", "person": "oidc+anna", "tenant": "vision"}
+    for uid in (ALICE, LAUNCHER, WEB):
+        assert await asked.code(uid, **end) == "SW-FORBIDDEN"
+    await asked.as_user(ROOT, **end)
+    assert not await is_let_in()
+    assert await asked.code(WEB, op="web-guest", name="anna", tenants=["vision"]) == "SW-FORBIDDEN"
+    await asked.as_user(ROOT, **end, again=True)
+    assert not await is_let_in()
+    await let_in(asked, "vision")
+    assert await is_let_in()
+
+
+@pytest.mark.parametrize("kind", list(requests()), ids=lambda kind: kind.__name__)
+async def test_a_guest_asks_for_own_keys_limits_and_usage_and_nothing_else(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch, kind: type[Request]
+):
+    as_guest = guests_may_ask(asked, monkeypatch)
+    anna = await let_in(asked, "vision")
+    monkeypatch.setattr(asked.routes, "_read", lambda _asked, _target: kind.model_construct())
+    reached: list[type[Request]] = []
+
+    async def handled(request: Request, caller: Caller) -> BaseModel:
+        assert (caller.uid, caller.guest, caller.by_page) == (-1, "oidc+anna", True)
+        reached.append(type(request))
+        return DoneAnswer()
+
+    monkeypatch.setattr(asked.routes, "handlers", dict.fromkeys(requests(), handled))
+    op = kind.path.removeprefix("/v1/")
+    allowed = {*ON_PAGE, "keys", "limits", "token-usage", "whoami"}
+    if op in allowed:
+        # From another host this answer to all is read as that to one.
+        with suppress(ValidationError):
+            await asked.answer(replace(as_guest(anna, op), method=kind.method))
+        assert reached == [kind]
+    else:
+        with pytest.raises(InvalidInputError) as raised:
+            await asked.answer(replace(as_guest(anna, op), method=kind.method))
+        assert raised.value.refusal.code == "SW-FORBIDDEN"
+        assert not reached
+
+
+@pytest.mark.parametrize("guest", ["oidc%2Botto", "oidc%2B", "oidc%2Banna%00", "oidc%2BAnna"])
+async def test_nobody_is_a_guest_whom_the_provider_has_not_named(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch, guest: str
+):
+    as_guest = guests_may_ask(asked, monkeypatch)
+    await let_in(asked, "vision")
+    with pytest.raises(InvalidInputError) as raised:
+        await asked.answer(as_guest(guest, "keys"))
+    assert raised.value.refusal.code == "SW-FORBIDDEN"
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a/b", "a,b", "a b", "a\nb", "x" * 65, "oidc+\\x"])
+async def test_a_guest_s_name_is_bounded(asked: Asking, monkeypatch: pytest.MonkeyPatch, name: str):
+    guests_may_ask(asked, monkeypatch)
+    with pytest.raises(ValidationError):
+        await asked.as_user(WEB, op="web-guest", name=name, tenants=["vision"])
+
+
+async def test_only_the_web_server_lets_guests_in(asked: Asking, monkeypatch: pytest.MonkeyPatch):
+    guests_may_ask(asked, monkeypatch)
+    for uid in (ALICE, LAUNCHER):
+        assert (
+            await asked.code(uid, op="web-guest", name="anna", tenants=["vision"]) == "SW-FORBIDDEN"
+        )
+    # Whom this host knows by such a name is no guest.
+    monkeypatch.setattr(guests_module, "_is_user", lambda _: True)
+    assert await asked.code(WEB, op="web-guest", name="anna", tenants=["vision"]) == "SW-FORBIDDEN"
+
+
 @pytest.mark.parametrize("kind", list(requests()), ids=lambda kind: kind.__name__)
 async def test_for_a_user_nothing_is_changed_and_no_program_is_asked_for(
     asked: Asking, monkeypatch: pytest.MonkeyPatch, kind: type[Request]
@@ -663,13 +1036,14 @@ async def test_for_a_user_nothing_is_changed_and_no_program_is_asked_for(
     monkeypatch.setattr(asked.routes, "_read", lambda _asked, _target: kind.model_construct())
     reached: list[type[Request]] = []
 
-    async def handled(request: Request, _: int) -> BaseModel:
+    async def handled(request: Request, _: Caller) -> BaseModel:
         reached.append(type(request))
         return DoneAnswer()
 
     monkeypatch.setattr(asked.routes, "handlers", dict.fromkeys(requests(), handled))
     target = f"/v1/as/root/{kind.path.removeprefix('/v1/')}"
     if kind.changes or kind.asker in {"launcher", "web"}:
+        # Of root also what users change there.
         with pytest.raises(InvalidInputError) as raised:
             await asked.answer(Asked(kind.method, target, b"", WEB))
         assert raised.value.refusal.code == "SW-FORBIDDEN"
@@ -695,8 +1069,8 @@ async def test_each_route_is_reached_by_whom_it_is_for_and_nobody_else(
     acting(asked, monkeypatch)
     reached: list[tuple[type[Request], int]] = []
 
-    async def handled(request: Request, uid: int) -> BaseModel:
-        reached.append((type(request), uid))
+    async def handled(request: Request, caller: Caller) -> BaseModel:
+        reached.append((type(request), caller.uid))
         return DoneAnswer()
 
     monkeypatch.setattr(asked.routes, "handlers", dict.fromkeys(requests(), handled))
@@ -708,6 +1082,11 @@ async def test_each_route_is_reached_by_whom_it_is_for_and_nobody_else(
     assert sorted(reached, key=str) == sorted(
         ((kind, uid) for kind in requests() for uid in MAY[kind.asker]), key=str
     )
+
+
+def test_three_requests_that_change_something_pass_for_a_user_and_no_others():
+    changing = {kind.path for kind in requests() if kind.changes and kind.on_page}
+    assert changing == {f"/v1/{op}" for op in ON_PAGE}
 
 
 @pytest.mark.parametrize("new", ["", ',"new":1'])

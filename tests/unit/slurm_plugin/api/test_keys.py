@@ -6,6 +6,8 @@ from typing import Any
 from builders.service_views import a_service
 from builders.tenants import policy_of, tenant
 
+from slicewise.cluster.settings.file import OidcSettings
+from slicewise.slurm_plugin.api.guests import GuestLogins
 from slicewise.slurm_plugin.api.keys import ServiceKeys
 
 
@@ -18,6 +20,7 @@ def test_the_launcher_is_told_what_models_mean_for_each_tenant(clock: object):
     unused: Any = None
     keys = ServiceKeys(
         *(unused, seen, unused, unused),
+        guests=GuestLogins(unused, OidcSettings(), unused, unused),
         rates=unused,
         operators=frozenset(),
         aliases={"gpt": "vision/bert"},

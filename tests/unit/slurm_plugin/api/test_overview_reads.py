@@ -17,8 +17,10 @@ from slicewise.cluster.language.jobs import JobView
 from slicewise.cluster.language.leader import ALONE
 from slicewise.cluster.rpc.key_messages import GrantsAnswer
 from slicewise.cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
+from slicewise.cluster.settings.file import OidcSettings
 from slicewise.slurm_plugin.api import overview_reads
 from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.guests import GuestLogins
 from slicewise.slurm_plugin.api.keys import ServiceKeys
 from slicewise.slurm_plugin.api.rate_limit import RateLimiter
 from slicewise.slurm_plugin.api.reads import Reads
@@ -226,7 +228,16 @@ async def test_a_ledger_that_answers_no_more_is_told_of_until_it_answers(
     monkeypatch.setattr(type(ledger), "keys", grants := Grants())
     reads = Reads(settings(), ScriptedSlurm(), ledger, state)
     who = frozenset({0})
-    keys = ServiceKeys(ledger, state, reads, ALONE, rates=RateLimiter(), operators=who, aliases={})
+    keys = ServiceKeys(
+        ledger,
+        state,
+        reads,
+        ALONE,
+        guests=GuestLogins(ledger, OidcSettings(), ALONE, RateLimiter()),
+        rates=RateLimiter(),
+        operators=who,
+        aliases={},
+    )
 
     async def codes() -> list[str]:
         return [one.code for one in (await asked(reads)).attention]

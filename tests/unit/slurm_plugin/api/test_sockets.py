@@ -26,6 +26,7 @@ from slicewise.cluster.rpc.messages import (
 )
 from slicewise.cluster.rpc.read_messages import WhyRequest
 from slicewise.slurm_plugin.api import places, user_socket
+from slicewise.slurm_plugin.api.access import Caller
 from slicewise.slurm_plugin.api.desk import Roles, visible_to
 from slicewise.slurm_plugin.api.http_server import HttpLimits
 from slicewise.slurm_plugin.api.places import UserLimits
@@ -46,11 +47,11 @@ class UidAnswer(BaseModel):
     uid: int
 
 
-async def done(_request: Request, _uid: int) -> BaseModel:
+async def done(_request: Request, _caller: Caller) -> BaseModel:
     return DoneAnswer()
 
 
-async def why(request: WhyRequest, uid: int) -> BaseModel:
+async def why(request: WhyRequest, caller: Caller) -> BaseModel:
     if request.about == "order":
         report("ordered", service="vision/chat")
     if request.about == "refuse":
@@ -59,7 +60,7 @@ async def why(request: WhyRequest, uid: int) -> BaseModel:
         raise RuntimeError("inner affairs")
     if request.about == "long":
         raise InvalidInputError("SW-X", "x" * LONG)
-    return UidAnswer(uid=uid)
+    return UidAnswer(uid=caller.uid)
 
 
 HANDLERS: Handlers = {ViewRequest: done, DeleteRequest: done, WhyRequest: why}

@@ -96,7 +96,9 @@ class Site:
         self.handlers = operators_handlers(*given)  # type: ignore[arg-type]
         self._routes = Routes(
             {
-                kind: lambda request, uid, handle=handle: handle(request, Principal(uid, "x", None))
+                kind: lambda request, caller, handle=handle: handle(
+                    request, Principal(caller.uid, "x", None)
+                )
                 for kind, handle in self.handlers.items()
             },
             ROLES.allows,

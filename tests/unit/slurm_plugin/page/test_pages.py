@@ -5,13 +5,18 @@ from dataclasses import replace
 import pytest
 from stand_ins.web_answers import NOW_S
 
+from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.rpc.history_messages import HistoryRequest
+from slicewise.cluster.rpc.key_messages import KeyCreateRequest, KeyRevokeRequest
+from slicewise.cluster.rpc.limit_messages import LimitChangeRequest, RequestLimits
 from slicewise.cluster.rpc.message import requests
+from slicewise.cluster.rpc.new_key import NewApiKey
 from slicewise.cluster.rpc.overview_messages import QueueRequest
 from slicewise.slurm_plugin.common.explain_requests import QuotaPlanRequest
 from slicewise.slurm_plugin.common.ledger_requests import TenantsRequest
 from slicewise.slurm_plugin.common.usage_requests import TokenUsageRequest
 from slicewise.slurm_plugin.page.assets import TEMPLATES
+from slicewise.slurm_plugin.page.key_forms import KeyForm, key_change
 from slicewise.slurm_plugin.page.pages import PAGES, Page, PagePlace
 
 WORDS = {"tenant": "vision", "service": "chat", "job": "814"}
@@ -63,6 +68,57 @@ def test_a_form_s_text_is_asked_as_it_is():
     (page,) = (one for one in PAGES if one.form_asks is not None)
     assert page.form_asks is not None
     assert page.form_asks({"text": "a\nb"}) == {"plan": QuotaPlanRequest(text="a\nb")}
+
+
+def sent(**fields: str) -> KeyForm:
+    return KeyForm(fields, NewApiKey("a" * 12, "swk_x"), NOW_S, "UTC")
+
+
+def test_the_forms_of_keys_ask_for_what_the_page_may_change():
+    (page,) = (one for one in PAGES if one.change is not None)
+    assert page.change is key_change
+    made = key_change(sent(act="make", tenant="Vision", name="ci", last_day="2126-01-31"))
+    assert made == KeyCreateRequest(
+        key_id="a" * 12,
+        tenant="vision",
+        name="ci",
+        sha256=NewApiKey("", "swk_x").sha256,
+        expires_s=4_925_577_600,
+        may_be_first=False,
+    )
+    limited = key_change(sent(act="limit", key_id="b" * 12, concurrent=" 2", tokens_per_month=""))
+    assert limited == LimitChangeRequest(
+        key_id="b" * 12,
+        limits=RequestLimits(concurrent=2),
+        lifted=frozenset({"requests_per_minute", "tokens_per_minute", "tokens_per_month"}),
+    )
+    ended = key_change(sent(act="end", key_id="b" * 12, sure="yes"))
+    assert ended == KeyRevokeRequest(key_id="b" * 12)
+    assert all(one.on_page for one in (made, limited, ended))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"act": "open", "tenant": "vision"},
+        {"act": "end", "key_id": "b" * 12},
+        {"act": "end", "sure": "yes"},
+        {"act": "limit", "key_id": "b" * 12, "concurrent": "-1"},
+        {"act": "limit", "key_id": "b" * 12, "concurrent": "\u0662"},
+        {"act": "limit", "key_id": "b" * 12, "concurrent": "1" * 17},
+        {"act": "limit", "concurrent": "1"},
+        {"act": "make", "tenant": "vision", "name": "a b"},
+        {"act": "make", "tenant": "vision", "name": "ci", "last_day": "2000-01-01"},
+        {"act": "make", "tenant": "vision", "name": "ci", "last_day": "soon"},
+        {"act": "make", "tenant": "v" * 65, "name": "ci"},
+    ],
+    ids=str,
+)
+def test_a_form_of_keys_that_can_not_be_meant_changes_nothing(fields: dict[str, str]):
+    with pytest.raises(InvalidInputError) as raised:
+        key_change(sent(**fields))
+    assert raised.value.refusal.code == "SW-VALUE"
 
 
 def test_the_tree_is_asked_for_where_tenants_are_shown():

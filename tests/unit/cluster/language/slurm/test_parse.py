@@ -552,3 +552,23 @@ def test_parts_of_shared_gpus_in_use_are_those_of_alloc_tres() -> None:
     (node,) = parse.parse_nodes(text, ignored)
     assert (node.shared, node.shared_allotted) == ({"shard": 8}, {"shard": 6})
     assert (node.gpus, node.gpus_allotted) == ({"a100": 1}, {"a100": 0})
+
+
+def test_coordinators_are_read_of_each_account():
+    text = "root||\nvision|alice,bob\nlab|\n".replace("root||", "root|")
+    assert parse.parse_coordinators(text, ignored) == {
+        "root": frozenset(),
+        "vision": {"alice", "bob"},
+        "lab": frozenset(),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["x|mallory", "x\nvision|mallory\ny", "x\nvision|mallory", "vision|mallory\ny", "x,y\nvision"],
+)
+def test_no_name_of_an_account_makes_a_coordinator_of_another(name: str):
+    """A coordinator of an account below chooses it."""
+    for first, second in (("vision|alice", f"{name}|mallory"), (f"{name}|mallory", "vision|alice")):
+        found = parse.parse_coordinators(f"root|\n{first}\n{second}\n", ignored)
+        assert "mallory" not in found["vision"]
