@@ -206,6 +206,19 @@ async def test_a_certificate_of_another_host_is_not_believed(
             await asked(daemon)
 
 
+async def test_a_new_authority_holds_at_once(daemon: Daemon, tmp_path: Path):
+    authority = tmp_path / "authority"
+    strange = daemon.settings.model_copy(update={"certificate_authority": authority})
+    own = tmp_path / "certificate"
+    (other := tmp_path / "other").mkdir()
+    certificate(other)
+    authority.write_text((other / "certificate").read_text())
+    with pytest.raises(UnreachableError, match="not to be believed"):
+        await DaemonClient(strange).ask(ViewRequest())
+    authority.write_text(own.read_text())
+    assert await DaemonClient(strange).ask(ViewRequest()) == VIEW
+
+
 @pytest.mark.parametrize("text", [None, "", "-----BEGIN CERTIFICATE-----\nx\n"])
 async def test_a_daemon_without_its_certificate_says_so(own: DaemonSettings, text: str | None):
     assert own.certificate is not None
