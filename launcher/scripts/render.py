@@ -38,7 +38,7 @@ from slicewise.launcher.rules.engines.engine import (
     PromptedEngine,
     StartSettings,
 )
-from slicewise.launcher.rules.engines.openai import AUDIO
+from slicewise.launcher.rules.engines.openai import AUDIO, CHATS, MESSAGES
 from slicewise.launcher.rules.engines.registry import ENGINES, engine_named
 from slicewise.launcher.rules.gateway.allowances import MOST_HELD_TOKENS
 from slicewise.launcher.rules.gateway.fair_orders import DIVISOR, FAIR, FAR_MS, back_ms
@@ -68,6 +68,8 @@ RATE_MAP, CONCURRENT_MAP = "rate.map", "concurrent.map"
 _SAFE_PATH = re.compile(r"/[A-Za-z0-9_./@+-]*")
 _NO_LIMIT = 1_000_000_000
 _OF_TOKENS = {
+    "chat_paths": CHATS,
+    "messages_path": MESSAGES,
     "usage": USAGE,
     "most_line_bytes": MOST_LINE_BYTES,
     "most_tokens": MOST_TOKENS,

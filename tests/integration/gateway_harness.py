@@ -109,6 +109,7 @@ class Replica:
         application.router.add_post(STREAM, self._stream)
         application.router.add_get("/v2/models/stats", self._statistics)
         application.router.add_get("/health", self._ready)
+        application.router.add_get("/ready", self._ready)
         application.router.add_post(CHAT, self._chat)
         self._runner = web.AppRunner(application, keepalive_timeout=60, shutdown_timeout=0)
         self._keys = replica_keys()

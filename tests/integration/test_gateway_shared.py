@@ -171,6 +171,11 @@ async def test_a_model_at_the_site_s_address_means_what_the_key_s_tenant_may_use
     for key, model, _ in MEANS:
         assert await asked(gateway, key, {"model": model, "messages": []}) == (200, ""), model
         found[key, model] = reached(replicas[0])
+        # The engine has it by its own name.
+        sent = json.loads(replicas[0].bodies[-1])
+        adapter = model.partition(":")[1:]
+        name = found[key, model].partition("/")[2] + "".join(adapter)
+        assert sent == {"model": name, "messages": []}
     assert found == {(key, model): service for key, model, service in MEANS}
     assert set(replicas[0].paths) == {CHAT}
 
@@ -322,8 +327,29 @@ async def test_a_model_behind_a_long_prompt_leads_where_the_key_may_go(
     assert await led("key-t-chat", "big") == OTHER_SERVICE
     async with openai.AsyncOpenAI(base_url=f"{gateway.settings.url}/v1", api_key="key-t") as client:
         long: Any = [{"role": "user", "content": "x" * 20_000}]
-        await client.chat.completions.create(messages=long, model="big")
-    assert reached(replicas[0]) == "u/big"
+        for model in ("big", "gpt-4", "u/big"):
+            await client.chat.completions.create(messages=long, model=model)
+            assert reached(replicas[0]) == "u/big"
+            assert json.loads(replicas[0].bodies[-1]) == {"messages": long, "model": "big"}
+
+
+async def test_refusals_of_anthropic_s_api_have_its_form(gateway: Harness):
+    async def refused(key: str, body: object, before: str = "") -> tuple[int, dict[str, Any]]:
+        url = f"{gateway.settings.url}{before}/v1/messages"
+        headers = {"x-api-key": key}
+        async with gateway.session.post(url, json=body, headers=headers) as answer:
+            return answer.status, await answer.json(content_type=None)
+
+    for key, body, before, status, kind, code in (
+        ("none", {}, "", 401, "authentication_error", "SW-GATEWAY-KEY"),
+        ("key-t", {"model": "none"}, "", 404, "not_found_error", "SW-GATEWAY-UNKNOWN"),
+        ("key-t", {}, "", 400, "invalid_request_error", "SW-GATEWAY-MODEL"),
+        ("key-t", {}, "/u/secret", 403, "permission_error", "SW-GATEWAY-KEY-TENANT"),
+    ):
+        found, said = await refused(key, body, before)
+        error = said["error"]
+        assert (found, said["type"], error["type"]) == (status, "error", kind)
+        assert error["message"].startswith(f"{code}: ")
 
 
 async def test_who_leaves_the_audience_is_let_in_no_more(gateway: Harness):

@@ -83,7 +83,7 @@ class Engine(Replica):
     said = Said([b"{}"])
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        await request.read()
+        self.bodies.append(await request.read())
         self.headers = {key.lower(): value for key, value in request.headers.items()}
         answer = web.StreamResponse(status=self.said.status)
         answer.content_type = self.said.kind
@@ -111,14 +111,14 @@ class Metered:
     def heard(self) -> list[UsageLine]:
         return [line for text in self.lines if (line := parse_usage_line(text)) is not None]
 
-    async def route(self) -> None:
+    async def route(self, pool: str = "llamacpp") -> None:
         targets = {self.engine.endpoint: ServerMode.READY}
-        await self.gateway.route(Route("t/chat", 4, targets, "llamacpp"))
+        await self.gateway.route(Route("t/chat", 4, targets, pool))
 
-    async def ask(self, said: Said) -> bytes:
+    async def ask(self, said: Said, **more: object) -> bytes:
         self.engine.said = said
         url = f"{self.gateway.settings.url}/t/chat{CHAT}"
-        async with self.gateway.session.post(url, json={"model": "chat"}) as answer:
+        async with self.gateway.session.post(url, json={**more, "model": "chat"}) as answer:
             return await answer.read()
 
     async def line(self, count: int = 1) -> UsageLine:
@@ -254,6 +254,72 @@ async def test_of_a_stream_that_says_its_sums_the_last_one_counts_when_it_is_cut
     line = await metered.line()
     assert (line.prompt_tokens, line.output_tokens, line.is_exact) == (9, 7, True)
     assert line.outcome == "cut"
+
+
+def running(*texts: str, **more: object) -> list[dict[str, object]]:
+    """Chunks that say the sums so far, as vLLM does."""
+    sums = (
+        {"prompt_tokens": 9, "total_tokens": 9 + count, "completion_tokens": count}
+        for count in range(1, len(texts) + 1)
+    )
+    return [chunk(text, usage=said, **more) for text, said in zip(texts, sums, strict=True)]
+
+
+TEXTS = ("a", LIES, "", "é\n", "b")
+LAST = {"id": "c", "choices": [], "usage": USAGE}
+ALL = {"include_usage": True, "continuous_usage_stats": True}
+PLAIN = [chunk(text) for text in TEXTS]
+ASKED = [
+    ({}, [*PLAIN]),
+    ({"stream_options": {"include_usage": True}}, [*PLAIN, LAST]),
+    ({"stream_options": ALL}, [*running(*TEXTS), LAST]),
+]
+
+
+@pytest.mark.parametrize(("asked", "wanted"), ASKED)
+@pytest.mark.parametrize("pool", ["vllm", "sglang"])
+@pytest.mark.parametrize("long", [0, 100_000])
+async def test_an_engine_is_asked_for_running_sums_and_a_client_gets_what_it_asked_for(
+    metered: Metered, asked: dict[str, object], wanted: list[object], pool: str, long: int
+):
+    await metered.route(pool)
+    body = events(*running(*TEXTS), LAST, "[DONE]")
+    for number, size in enumerate((len(body) // 100, 300, 100_000), 1):
+        said = Said([body[at : at + size] for at in range(0, len(body), size)], STREAM)
+        more = {"messages": "x" * long, "stream": True, **asked}
+        assert await metered.ask(said, **more) == events(*wanted, "[DONE]")
+        got = json.loads(metered.engine.bodies[-1])
+        assert got == {**more, "model": "chat", "stream_options": ALL}
+        line = await metered.line(number)
+        assert (line.prompt_tokens, line.output_tokens, line.is_exact) == (9, 7, True)
+
+
+async def test_a_client_that_leaves_an_unasked_stream_pays_for_what_it_got(metered: Metered):
+    await metered.route("vllm")
+    body = events(*running(*TEXTS))
+    metered.engine.said = Said([body], STREAM, then="goes on")
+    url = f"{metered.gateway.settings.url}/t/chat{CHAT}"
+    async with metered.gateway.session.post(url, json={"stream": True}) as answer:
+        assert await answer.content.readexactly(len(events(*PLAIN))) == events(*PLAIN)
+        answer.close()
+    line = await metered.line()
+    assert (line.prompt_tokens, line.output_tokens, line.is_exact) == (9, 5, True)
+    assert line.outcome == "cut"
+
+
+async def test_llama_cpp_is_asked_for_its_timings(metered: Metered):
+    timings = [{"cache_n": 4, "prompt_n": 5, "predicted_n": count} for count in range(1, 6)]
+    chunks = [chunk(text, timings=said) for text, said in zip(TEXTS, timings, strict=True)]
+    last = {"choices": [{"finish_reason": "stop", "index": 0, "delta": {}}], "timings": timings[-1]}
+    body = events(*chunks, last, "[DONE]")
+    assert await metered.ask(Said([body], STREAM), stream=True) == events(*PLAIN, last, "[DONE]")
+    assert json.loads(metered.engine.bodies[-1])["timings_per_token"] is True
+    line = await metered.line()
+    assert (line.prompt_tokens, line.cached_tokens, line.output_tokens) == (9, 4, 5)
+    with suppress(aiohttp.ClientError):
+        await metered.ask(Said([events(*chunks)], STREAM, then="is killed"), stream=True)
+    line = await metered.line(2)
+    assert (line.prompt_tokens, line.output_tokens, line.is_exact) == (9, 5, True)
 
 
 async def test_a_client_that_leaves_before_the_answer_is_told_of_too(metered: Metered):

@@ -16,10 +16,12 @@ from slicewise.launcher.scripts.render import gateway_files
 
 HAPROXY = """
 local act
+filter = { FLT_CFG_FL_HTX = 1 }
 Map = { new = function() end }
 core = {
     register_action = function(name, _, one) act = name == "read_openai" and one or act end,
     register_service = function(_, _, one) find_model = one end,
+    register_filter = function() end,
     register_task = function(one) write_counts = one end,
 }
 %s
@@ -324,8 +326,10 @@ def test_at_a_service_s_own_address_only_its_own_adapters_count() -> None:
 COUNTING = """
 map, writes, actions = { ["t/chat:legal"] = "0", ["t/chat:tax"] = "0" }, 0, {}
 Map = { new = function() return { lookup = function(_, name) return map[name] end } end }
+filter = { FLT_CFG_FL_HTX = 1 }
 core = {
     thread = 3,
+    register_filter = function() end,
     register_action = function(name, _, one) actions[name] = one end,
     register_service = function() end,
     register_task = function(one) write_counts = coroutine.wrap(one) end,

@@ -28,8 +28,9 @@ core = {
 }
 %s
 for line in io.lines() do
-    local kind, is_whole, hex = line:match("^(%%S+) (%%d) (.*)$")
+    local kind, is_whole, takes_out, hex = line:match("^(%%S+) (%%d) (%%S+) (.*)$")
     local vars = { ["txn.metered"] = true, ["txn.service"] = "t/chat", ["txn.payer"] = "t" }
+    vars["txn.takes_out"] = takes_out ~= "-" and takes_out or nil
     local txn = {
         f = { status = function() return 200 end },
         get_var = function(_, name) return vars[name] end,
@@ -37,25 +38,37 @@ for line in io.lines() do
     }
     local request = { is_resp = function() return false end }
     local answer = { is_resp = function() return true end }
-    local text
+    -- What HAProxy has and has not sent on: a callback says how much of it may go.
+    local text, sent, is_last = "", {}, false
     local message = {
         channel = answer,
         get_headers = function() return { ["content-type"] = { [0] = kind } } end,
+        del_header = function() end,
         body = function() return text end,
+        eom = function() return is_last end,
+        set = function(_, other) text = other return #other end,
     }
     local state = usage:new()
     state:start_analyze(txn, request)
     state:start_analyze(txn, answer)
     state:http_headers(txn, message)
-    for piece in hex:gmatch("%%S+") do
-        text = piece:gsub("%%x%%x", function(one) return string.char(tonumber(one, 16)) end)
-        state:http_payload(txn, message)
+    local function come(piece)
+        text = text .. piece:gsub("%%x%%x", function(one) return string.char(tonumber(one, 16)) end)
+        local passed = state:http_payload(txn, message) or #text
+        sent[#sent + 1] = text:sub(1, passed)
+        text = text:sub(passed + 1)
     end
-    if is_whole == "1" then state:http_end(txn, message) end
+    for piece in hex:gmatch("%%S+") do come(piece) end
+    is_last = is_whole == "1"
+    if is_last then
+        if text ~= "" then come("") end
+        state:http_end(txn, message)
+    end
     said = nil
     state:end_analyze(txn, answer)
     state:end_analyze(txn, answer)
     print(said)
+    print((table.concat(sent):gsub(".", function(one) return ("%%02x"):format(one:byte()) end)))
 end
 """
 STREAM, JSON = "text/event-stream", "application/json"
@@ -69,20 +82,31 @@ def program() -> str:
 
 
 def lines(*answers: tuple[str, Sequence[bytes]], is_whole: bool = True) -> list[UsageLine]:
-    told = [
-        f"{kind} {is_whole:d} {' '.join(piece.hex() for piece in pieces)}"
+    found = told(*answers, is_whole=is_whole)
+    assert [text for _, text in found] == [b"".join(pieces) for _, pieces in answers]
+    return [line for line, _ in found]
+
+
+def told(
+    *answers: tuple[str, Sequence[bytes]], is_whole: bool = True, takes_out: str = "-"
+) -> list[tuple[UsageLine, bytes]]:
+    """The line of each answer, and what its client gets."""
+    asked = [
+        f"{kind} {is_whole:d} {takes_out} {' '.join(piece.hex() for piece in pieces)}"
         for kind, pieces in answers
     ]
     ran = subprocess.run(
         ("lua5.3", "-e", program()),
-        input="\n".join(told),
+        input="\n".join(asked),
         text=True,
         capture_output=True,
         check=True,
     )
-    parsed = [parse_usage_line(text) for text in ran.stdout.splitlines()]
+    *shown, _ = ran.stdout.split("\n")
+    parsed = [parse_usage_line(text) for text in shown[::2]]
     assert len(parsed) == len(answers)
-    return [line for line in parsed if line is not None]
+    sent = map(bytes.fromhex, shown[1::2])
+    return [(line, text) for line, text in zip(parsed, sent, strict=True) if line is not None]
 
 
 def counts(line: UsageLine) -> tuple[int, int, int]:
@@ -179,6 +203,92 @@ def test_of_many_running_sums_the_last_one_counts(is_whole: bool):
     assert [counts(line) for line in said] == [(9, 0, 39), (13, 4, 7)]
 
 
+def compact(said: Any) -> bytes:
+    return b"data: " + json.dumps(said, separators=(",", ":")).encode() + b"\n\n"
+
+
+def running(text: str, **said: Any) -> dict[str, Any]:
+    """A chunk of vLLM's form; llama.cpp's has its keys in another order."""
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+    return {"id": "c", "choices": [{**choice, **said.pop("choice", {})}], **said}
+
+
+def sums(output: int, **more: int) -> dict[str, Any]:
+    return {"prompt_tokens": 9, "total_tokens": 9 + output, "completion_tokens": output, **more}
+
+
+TIMINGS = {"cache_n": 4, "prompt_n": 5, "prompt_ms": 1.25e-3, "predicted_n": 0}
+LAST = {"id": "c", "choices": [], "usage": USAGE}
+LIES = '","usage":{"completion_tokens":1}}\n\ndata: {"choices":[],"usage":{}} "timings":{}}'
+WORDS = st.lists(st.one_of(st.text(max_size=9), st.just(LIES)), max_size=7)
+
+
+@st.composite
+def asked_streams(draw: st.DrawFn, takes_out: str) -> tuple[list[bytes], bytes]:
+    """What the engine sends that was asked for its sums, and what the client has asked for."""
+    words = draw(WORDS)
+    said, wanted = [], []
+    for output, word in enumerate(words, 1):
+        more = {"timings": TIMINGS | {"predicted_n": output}}
+        if takes_out != "timings":
+            more = {"usage": sums(output), **draw(st.sampled_from(({}, {"system": "x"})))}
+        said.append(compact(running(word, **more)))
+        more.pop("usage", None)
+        wanted.append(compact(running(word, **more if takes_out != "timings" else {})))
+    if takes_out == "timings":
+        last = running("", timings=TIMINGS, choice={"finish_reason": "stop"})
+        said.append(compact(last))
+        wanted.append(compact(last))
+    else:
+        said.append(compact(LAST))
+        wanted += [compact(LAST)] if takes_out == "running" else []
+    said.append(b"data: [DONE]\n\n")
+    wanted.append(b"data: [DONE]\n\n")
+    return draw(pieces(b"".join(said))), b"".join(wanted)
+
+
+@pytest.mark.parametrize("takes_out", ["usage", "running", "timings"])
+@given(data=st.data())
+@settings(max_examples=10)
+def test_what_the_client_has_not_asked_for_is_taken_out(takes_out: str, data: st.DataObject):
+    made = st.lists(asked_streams(takes_out), min_size=10, max_size=20)
+    answers = data.draw(made)
+    found = told(*((STREAM, parts) for parts, _ in answers), takes_out=takes_out)
+    assert [text for _, text in found] == [wanted for _, wanted in answers]
+
+
+@pytest.mark.parametrize("takes_out", ["usage", "running", "-"])
+def test_of_a_cut_stream_the_sums_of_all_its_choices_count(takes_out: str):
+    said = [
+        compact(running("x", usage=sums(output), choice={"index": index}))
+        for output in range(1, 30)
+        for index in range(3)
+    ]
+    ((line, _),) = told((STREAM, said), is_whole=False, takes_out=takes_out)
+    assert (counts(line), line.is_exact) == ((9, 0, 3 * 29), True)
+
+
+def test_of_a_cut_stream_of_llama_cpp_its_timings_count():
+    said = [compact(running("x", timings=TIMINGS | {"predicted_n": n})) for n in range(1, 20)]
+    ((line, _),) = told((STREAM, said), is_whole=False, takes_out="timings")
+    assert (counts(line), line.is_exact) == ((9, 4, 19), True)
+
+
+def test_of_a_cut_stream_a_sum_of_its_beginning_is_not_its_output():
+    """Anthropic's streams say the prompt first, with no output yet."""
+    said = [compact({"message": {"usage": {"input_tokens": 9, "output_tokens": 0}}})]
+    said += [compact({"delta": {"text": "x"}})] * 5
+    ((line, _),) = told((STREAM, said), is_whole=False)
+    assert (counts(line), line.is_exact) == ((9, 0, 5), False)
+
+
+@given(st.lists(st.lists(st.binary(max_size=300), max_size=4), min_size=30, max_size=60))
+@settings(max_examples=10)
+def test_of_any_bytes_nothing_else_is_taken_out(answers: list[list[bytes]]):
+    found = told(*((STREAM, parts) for parts in answers), takes_out="usage")
+    assert [text for _, text in found] == [b"".join(parts) for parts in answers]
+
+
 HOSTILE = (b"\n", b"a\n", b"data:\n", b'data: {"usage":{}}\n', b'data:"usage":{"usage":{')
 """What a replica could send to keep HAProxy busy; the last one comes in lines of 8 KiB."""
 
@@ -187,13 +297,15 @@ HOSTILE = (b"\n", b"a\n", b"data:\n", b'data: {"usage":{}}\n', b'data:"usage":{"
 def test_a_hostile_stream_keeps_haproxy_about_as_busy_as_an_engine_s(unit: bytes):
     ordinary = chunk(choices=[{"index": 0, "delta": {"content": "hello"}}], model="m" * 100)
     piece = (unit * 16384)[:8191] + b"\n"
-    assert steps([piece] * 100) < 2 * steps([(ordinary * 100)[:8192]] * 100)
+    most = 2 * steps([(ordinary * 100)[:8192]] * 100)
+    assert steps([piece] * 100) < most
+    assert steps([piece] * 100, "usage") < most
 
 
-def steps(answer: list[bytes]) -> int:
+def steps(answer: list[bytes], takes_out: str = "-") -> int:
     """Instructions of Lua that an answer takes, in thousands."""
     counting = "local steps = 0\ndebug.sethook(function() steps = steps + 1 end, '', 1000)\n"
-    asked = f"{STREAM} 1 {' '.join(piece.hex() for piece in answer)}"
+    asked = f"{STREAM} 1 {takes_out} {' '.join(piece.hex() for piece in answer)}"
     ran = subprocess.run(
         ("lua5.3", "-e", f"{counting}{program()}\nprint(steps)"),
         input=asked,

@@ -318,6 +318,13 @@ class Engine(Protocol):
         """Paths, of both protocols, on which an answer may go on for long."""
 
     @property
+    def running_sums(self) -> str:
+        """Key of a chat's or completion's body by which the gateway asks for the tokens so far.
+
+        Each event of the stream then says them; "" if there are none.
+        """
+
+    @property
     def statistics_paths(self) -> tuple[str, ...]:
         """Paths of both protocols by which clients ask what models have counted.
 

@@ -98,6 +98,7 @@ class LlamaCpp(OpenAIEngine):
     # It closes an idle connection after 5 s, maybe just when a request comes, and a thread waits
     # for each.
     keeps_connections = False
+    running_sums = "timings_per_token"
 
     # As llama-server's own default: they share the context.
     slots = 4

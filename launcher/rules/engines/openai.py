@@ -21,6 +21,8 @@ from slicewise.launcher.rules.engines.statistics import StatisticsAnswer
 
 _ANSWERS = "/v1/(completions|chat/completions|responses)"
 """Paths whose answers may be streams."""
+CHATS = "/v1/(chat/)?completions"
+"""Paths at which a stream's running sums can be asked for."""
 MESSAGES = "/v1/messages"
 """Path of Anthropic's API at vLLM and llama.cpp; its answers may be streams."""
 COUNT_TOKENS = f"{MESSAGES}/count_tokens"
@@ -125,6 +127,8 @@ class OpenAIEngine:
     served = "models, completions, chat, responses, embeddings and reranking (/v1/...)"
     dropped_headers: tuple[str, ...] = ()
     keeps_connections = True
+    # With the option continuous_usage_stats of vLLM and SGLang.
+    running_sums = "stream_options"
 
     metrics_path = "/metrics"
     # Its cache of keys and values is as large as the memory, however many requests share it.

@@ -97,6 +97,7 @@ class Triton:
         f"{_CALL}Server(Live|Ready)",
         r"/grpc\.health\.v1\.Health/Check",
     )
+    running_sums = ""
     stream_paths = (
         f"{_MODEL}(/versions/[0-9]+)?/generate_stream",
         f"{_CALL}ModelStreamInfer",

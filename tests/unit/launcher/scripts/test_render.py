@@ -149,6 +149,7 @@ class Other(Triton):
     grpc_paths = ()
     health_paths = ("/fit",)
     stream_paths = ("/v9/ask",)
+    running_sums = ""
     served = "questions"
 
 
@@ -241,6 +242,7 @@ def test_llama_cpp_gets_each_request_on_a_connection_of_its_own_without_what_out
         if "\n    option http-server-close\n" in lines
     }
     own = {"once", "once-grpc", "retry-once", "limited", "limited-grpc"}
+    own |= {"once-metered", "retry-once-metered", "limited-metered"}
     assert closing == {"llamacpp1", "llamacpp2"} | own
     dropped = re.findall(r"http-request del-header (\S+) if of_(\w+)", text)
     assert [one for one, pool in dropped if pool == "llamacpp"] == ["x-conversation-id"]
