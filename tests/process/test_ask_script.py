@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -119,7 +120,7 @@ def requests(draw: st.DrawFn) -> tuple[list[bytes], dict[str, Any]]:
     return [text[at:end] for at, end in zip((0, *cuts), (*cuts, len(text)), strict=True)], said
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(4, nightly=100), deadline=None)
 @given(made=st.lists(requests(), min_size=20, max_size=40))
 def test_the_engine_gets_its_own_name_and_is_asked_for_running_sums(
     made: list[tuple[list[bytes], dict[str, Any]]],
@@ -182,7 +183,7 @@ def test_what_is_unclear_goes_on_as_it_is(size: int) -> None:
     assert sent(*bodies) == [(one, "") for one in UNCLEAR]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(4, nightly=100), deadline=None)
 @given(bodies=st.lists(st.lists(st.binary(max_size=300), max_size=4), min_size=20, max_size=40))
 @example(bodies=[[b'{"' + b"\\" * 5000, b'"' * 5000], [b"{" * 9000], [b'{"a":"b",' * 9000]])
 def test_any_bytes_are_a_body(bodies: list[list[bytes]]) -> None:

@@ -249,7 +249,7 @@ def asked_streams(draw: st.DrawFn, takes_out: str) -> tuple[list[bytes], bytes]:
 
 @pytest.mark.parametrize("takes_out", ["usage", "running", "timings"])
 @given(data=st.data())
-@settings(max_examples=10)
+@settings(max_examples=examples(4, nightly=100))
 def test_what_the_client_has_not_asked_for_is_taken_out(takes_out: str, data: st.DataObject):
     made = st.lists(asked_streams(takes_out), min_size=10, max_size=20)
     answers = data.draw(made)
@@ -283,7 +283,7 @@ def test_of_a_cut_stream_a_sum_of_its_beginning_is_not_its_output():
 
 
 @given(st.lists(st.lists(st.binary(max_size=300), max_size=4), min_size=30, max_size=60))
-@settings(max_examples=10)
+@settings(max_examples=examples(4, nightly=100))
 def test_of_any_bytes_nothing_else_is_taken_out(answers: list[list[bytes]]):
     found = told(*((STREAM, parts) for parts in answers), takes_out="usage")
     assert [text for _, text in found] == [b"".join(parts) for parts in answers]
