@@ -28,7 +28,7 @@ from multidict import CIMultiDict
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from waiting import PATIENCE_S
 
-from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.language.errors import SlicewiseError, UnreachableError
 from slicewise.cluster.language.service import tenant_of
 from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyGrant
 from slicewise.cluster.rpc.limit_messages import SubjectLimits
@@ -257,6 +257,13 @@ class Harness:
         os.kill(int(await self.worker()), signal.SIGKILL)
         assert self._master is not None
         await self._master.wait()
+
+    async def hear(self, told: Callable[[str], object]) -> None:
+        """Call ``told`` with each line of the ring, as the launcher does, which tries again."""
+        while True:
+            with suppress(SlicewiseError):
+                await self.runtime.hear(told)
+            await asyncio.sleep(0.1)
 
     async def _is_up(self) -> bool:
         await self.runtime.observe()

@@ -957,7 +957,7 @@ async def test_requests_at_a_replica_that_hangs_are_ended(gateway: Harness, repl
 async def test_the_launcher_hears_at_once_that_a_request_is_held(gateway: Harness, replicas):
     await gateway.set_replicas()
     lines: list[str] = []
-    hearing = asyncio.create_task(gateway.runtime.hear(lines.append))
+    hearing = asyncio.create_task(gateway.hear(lines.append))
     (asked,) = gateway.asking(1)
 
     async def is_heard() -> bool:
@@ -972,7 +972,7 @@ async def test_the_launcher_hears_at_once_that_a_request_is_held(gateway: Harnes
 async def test_what_is_not_held_is_not_heard(gateway: Harness, replicas):
     await gateway.set_replicas((replicas[0], ServerMode.READY))
     lines: list[str] = []
-    hearing = asyncio.create_task(gateway.runtime.hear(lines.append))
+    hearing = asyncio.create_task(gateway.hear(lines.append))
     assert (await gateway.ask())[0] == 200
     assert (await gateway.ask("/t/unknown/v2"))[0] == 404
     await asyncio.sleep(1)
