@@ -37,8 +37,8 @@ from slicewise.cluster.language.engine_names import ENGINE_NAME_WORDS, EngineNam
 from slicewise.cluster.language.environment import ENVIRONMENT, Environment, encoded
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.job_class import JobClass
+from slicewise.cluster.language.queue_weights import WEIGHTS, Weights, weights_text
 from slicewise.cluster.language.replica_shape import ReplicaShape
-from slicewise.cluster.language.weights import WEIGHTS, Weights, weights_text
 
 DIRECTIVE = "#SLICEWISE"
 MAX_SLOTS = 256

@@ -1,9 +1,13 @@
-"""Says how much the tokens of a request weigh."""
+"""Says how much the tokens of a request weigh: as they cost on the engine that counted them."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from slicewise.cluster.language.measurements import Measurement, TokenFigures
 
 SCALE = 1000
 """The weight of a token of the prompt that the engine had to read."""
+MOST_WEIGHT = 1000 * SCALE
 
 _CACHED = SCALE // 10
 """Of a token of the prompt that the engine had in its cache. No measurement tells it."""
@@ -30,4 +34,36 @@ class TokenWeights:
 
 
 DEFAULT = TokenWeights()
-"""An answer's token weighs two of the prompt, as in VTC (OSDI 2024)."""
+"""Where nothing was measured: an answer's token weighs two of the prompt, as in VTC (OSDI 2024)."""
+
+
+def weights_of(service: str, output_weights: Mapping[str, float]) -> TokenWeights:
+    """Weights of a service's tokens; ``output_weights`` has those of answers by OWNER/NAME."""
+    output = output_weights.get(service)
+    return DEFAULT if output is None else TokenWeights(output=round(SCALE * output))
+
+
+def measured_weights(rows: Iterable[Measurement]) -> TokenWeights:
+    """Weights as one instance was measured; ``DEFAULT`` if the figures don't tell.
+
+    ``rows`` are one instance's, of one load. Alone, a request has its first token once its prompt
+    is read: that is what the prompt costs. At the highest throughput the instance is never idle, so
+    what a request takes of it then, less its prompt, is what its answer costs.
+    """
+    known = [(row, row.tokens) for row in rows if row.tokens and row.throughput_mrps]
+    alone = [tokens for row, tokens in known if row.batch == 1]
+    busiest = max(known, key=lambda pair: (pair[0].throughput_mrps, pair[0].batch), default=None)
+    if not alone or busiest is None:
+        return DEFAULT
+    request_us = 1_000_000_000 // busiest[0].throughput_mrps
+    return _weights(alone[0], request_us - alone[0].ttft_p50_us)
+
+
+def _weights(alone: TokenFigures, answer_us: int) -> TokenWeights:
+    prompt_us = alone.ttft_p50_us
+    if min(prompt_us, answer_us, alone.prompt_tokens, alone.output_tokens) <= 0:
+        return DEFAULT
+    # (answer_us / output_tokens) / (prompt_us / prompt_tokens), rounded to the nearest.
+    above, below = SCALE * answer_us * alone.prompt_tokens, prompt_us * alone.output_tokens
+    output = (2 * above + below) // (2 * below)
+    return TokenWeights(output=min(max(output, 1), MOST_WEIGHT))

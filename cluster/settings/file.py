@@ -39,6 +39,7 @@ from slicewise.cluster.language.gpus.mig_profiles import (
 from slicewise.cluster.language.gpus.vendors import accelerator
 from slicewise.cluster.language.gres import SHARED
 from slicewise.cluster.language.job_class import JobClass
+from slicewise.cluster.language.model_names import ServiceKey
 from slicewise.cluster.language.periods import check_zone
 from slicewise.cluster.language.units import Millislices, slices_words
 from slicewise.cluster.settings.engines import EngineSettings
@@ -290,6 +291,14 @@ class LedgerSettings(_Section):
         "owner",
         description="Who bears the time in which a service that others may ask has no request: its "
         "owner, or its audience, by nominal quota.",
+    )
+    output_weights: Annotated[
+        Mapping[ServiceKey, Annotated[float, Field(ge=0.001, le=1000)]], Field(max_length=256)
+    ] = Field(
+        {},
+        description="What a token of an answer weighs beside one of the prompt, by OWNER/NAME, "
+        "where hours of a shared service are divided and in its queue, as `slicewise profile "
+        "show` says it; 2 unless set. A cached token of a prompt weighs 0.1.",
     )
     by_hand: Literal["put back", "adopt"] = Field(
         "put back",

@@ -14,6 +14,7 @@ from slicewise.cluster.language.token_cost import (
     slice_hours,
     token_cost,
 )
+from slicewise.cluster.language.token_weights import DEFAULT, SCALE, measured_weights
 from slicewise.cluster.runtime.console import FittingTable, column
 from slicewise.launcher.profiling.jobs import Progress
 from slicewise.launcher.rules.profiling.figures import numbers
@@ -132,9 +133,19 @@ def cheapest_lines(
     return (
         f"Cheapest{within}: {row.type} with concurrency {row.batch}.",
         f"A million output tokens cost {hours} slice-hours there.",
+        *_weight_lines([one for one in rows if (one.board, one.type) == (row.board, row.type)]),
         f'profile = "{row.type}"',
         f"concurrency = {row.batch}",
         *(f"{name} = {bound}" for name, bound in objective.keys.items()),
+    )
+
+
+def _weight_lines(rows: Sequence[Measurement]) -> Sequence[str]:
+    weights = measured_weights(rows)
+    if weights == DEFAULT:
+        return ()
+    return (
+        f"One takes as much as {weights.output / SCALE:,.1f} of the prompt: ledger.output_weights.",
     )
 
 

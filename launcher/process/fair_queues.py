@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Protocol
 
+from slicewise.cluster.language.token_weights import SCALE, weights_of
 from slicewise.launcher.rules.gateway.fair_orders import entries_of
 from slicewise.launcher.rules.gateway.fair_queue import (
     FairQueue,
@@ -12,7 +14,7 @@ from slicewise.launcher.rules.gateway.fair_queue import (
     with_pace,
     with_uses,
 )
-from slicewise.launcher.rules.gateway.usage_lines import UsageByAsker, weighted_tokens
+from slicewise.launcher.rules.gateway.usage_lines import UsageByAsker
 from slicewise.launcher.rules.turn.plan import ServicePlan, TurnPlan
 
 ORDER_EVERY_S = 1.0
@@ -28,7 +30,8 @@ class Priorities(Protocol):
 class FairQueues:
     """Learns what requests use while this launcher leads; one that starts learns it anew."""
 
-    def __init__(self) -> None:
+    def __init__(self, output_weights: Mapping[str, float] = MappingProxyType({})) -> None:
+        self._output_weights = output_weights
         self._services: Mapping[str, ServicePlan] = {}
         self._queues: Mapping[str, FairQueue] = {}
         self._are_told = False
@@ -48,7 +51,11 @@ class FairQueues:
         queues: dict[str, FairQueue] = {}
         entries: dict[str, str] = {}
         for name, service in self._services.items():
-            queue = with_uses(self._queues.get(name, FairQueue()), now_ms, _uses(service, used))
+            queue = with_uses(
+                self._queues.get(name, FairQueue()),
+                now_ms,
+                _uses(service, used, self._output_weights),
+            )
             position = positions.get(name) if service.load.queued else None
             queues[name] = with_pace(queue, now_ms, position)
             entries |= entries_of(
@@ -59,13 +66,17 @@ class FairQueues:
         self._are_told = bool(entries)
 
 
-def _uses(service: ServicePlan, used: UsageByAsker) -> Mapping[str, SubjectUse]:
+def _uses(
+    service: ServicePlan, used: UsageByAsker, output_weights: Mapping[str, float]
+) -> Mapping[str, SubjectUse]:
     """What requests of the service have used, by tenant or by person."""
+    weights = weights_of(service.service, output_weights)
     requests: Counter[str] = Counter()
     tokens: Counter[str] = Counter()
     for (name, payer, person), sums in used.items():
         if name == service.service:
             subject = person if service.fair_among == "persons" else payer
             requests[subject] += sums.requests
-            tokens[subject] += weighted_tokens(sums)
-    return {subject: SubjectUse(requests[subject], tokens[subject]) for subject in requests}
+            amounts = sums.prompt_tokens, sums.cached_tokens, sums.output_tokens
+            tokens[subject] += weights.weigh(*amounts)
+    return {name: SubjectUse(requests[name], tokens[name] / SCALE) for name in requests}

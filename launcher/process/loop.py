@@ -141,6 +141,7 @@ async def _serve(
             adapters=adapters,
             usage=usage,
             renew=partial(renew, daemon, runtime, usage.unposted),
+            fair_queues=FairQueues(settings.ledger.output_weights),
         )
         await launcher.serve(settings.launcher, ended)
         return
@@ -159,6 +160,7 @@ async def _serve(
             adapters=adapters,
             usage=usage,
             renew=partial(renew, daemon, runtime, usage.unposted),
+            fair_queues=FairQueues(settings.ledger.output_weights),
         )
         await launcher.serve(settings.launcher, ended)
 
@@ -199,6 +201,7 @@ class Launcher:
         adapters: AdapterWatch | None = None,
         usage: UsageWatch | None = None,
         renew: Callable[[], Awaitable[None]] | None = None,
+        fair_queues: FairQueues | None = None,
     ) -> None:
         self._daemon = daemon
         self._runtime = runtime
@@ -223,7 +226,7 @@ class Launcher:
         self._usage = usage or UsageWatch()
         self._renew = renew
         self._limits_tokens = self._renewed_with_limits = True
-        self._fair_queues = FairQueues()
+        self._fair_queues = fair_queues or FairQueues()
         self._reporter_of_services = ServiceReporter(
             *(daemon, runtime.timings, lambda: self._tokens.loads),
             *(self._adapters.reports, self._replicas.too_old),

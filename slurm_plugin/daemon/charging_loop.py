@@ -181,7 +181,8 @@ class ChargingLoop:
         self._share_due_s = time.monotonic() + _SHARE_S
         settings = self._settings.ledger
         args = self._ledger, self._policy, settings.idle_time, jobs, safe_s
-        shared = await asyncio.to_thread(share_hours, *args, zone=settings.time_zone)
+        zone, weights = settings.time_zone, settings.output_weights
+        shared = await asyncio.to_thread(share_hours, *args, zone=zone, output_weights=weights)
         if shared.booked:
             self._has_booked = True
             report("hours_shared", hours=shared.booked)

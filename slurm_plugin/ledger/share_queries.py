@@ -13,7 +13,8 @@ WITH asked AS MATERIALIZED (
 ), generations AS (
     SELECT g.array_job_id, g.tenant,
            jsonb_agg(jsonb_build_array(floor(extract(epoch FROM g.recorded_at))::bigint,
-                                       g.directives) ORDER BY g.id) AS submitted
+                                       g.directives) ORDER BY g.id) AS submitted,
+           max(g.name) AS name
       FROM slicewise.service_generations g
      WHERE g.cluster = :cluster AND EXISTS (
            SELECT FROM slicewise.service_generations s
@@ -33,7 +34,7 @@ WITH asked AS MATERIALIZED (
 )
 SELECT r.id, r.job_id, r.start_s, r.tenant, coalesce(r.payer, r.tenant) AS payer,
        r.cost_millislices, o.run_id IS NOT NULL AS is_open, b.used, b.end_s,
-       g.submitted,
+       g.submitted, g.name,
        (SELECT jsonb_object_agg(a.hour_s, a.requests)
           FROM asked a WHERE a.run_id = r.id) AS counted,
        (SELECT jsonb_object_agg(h.hour_s, jsonb_build_array(h.number, h.requests, h.amount,

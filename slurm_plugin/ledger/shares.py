@@ -147,6 +147,7 @@ def _run(cluster: str, row: Any) -> SharedRun:
             int(hour_s): Divided(number, requests, amount, TokenWeights(**weights), idle)
             for hour_s, (number, requests, amount, weights, idle) in (row.divided or {}).items()
         },
+        f"{row.tenant}/{row.name}" if row.name else "",
     )
 
 

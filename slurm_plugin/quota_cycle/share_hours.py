@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from types import MappingProxyType
 from typing import Literal
 
 from slicewise.cluster.language.errors import OutsideError
 from slicewise.cluster.language.jobs import JobView
+from slicewise.cluster.language.token_weights import weights_of
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.accounting.lost_runs import live_runs
 from slicewise.slurm_plugin.rules.accounting.shared_runs import (
@@ -45,6 +47,7 @@ def share_hours(
     now_s: int,
     *,
     zone: str,
+    output_weights: Mapping[str, float] = MappingProxyType({}),
 ) -> SharedHours:
     """Book what is due at ``now_s`` (Unix seconds), when ``jobs`` were looked at.
 
@@ -52,7 +55,7 @@ def share_hours(
 
     Safe to repeat, and to be killed at any point: the hours of a run are booked together, and each
     once for what is known of it. A run that the ledger refuses keeps no other back. Raises
-    UnreachableError as the ledger does.
+    UnreachableError as the ledger does. ``output_weights`` are those of ``weights_of``.
     """
     live = live_runs(jobs)
 
@@ -64,7 +67,14 @@ def share_hours(
     found = ledger.shares.due(now_s, due, _MOST)
     for key, hours in groupby(found, key=lambda hour: hour[0].run.key):
         divisions = [
-            division(hour, use, paying, _idle(policy, idle_time, hour)) for hour, use in hours
+            division(
+                hour,
+                use,
+                paying,
+                _idle(policy, idle_time, hour),
+                weights_of(hour.run.service, output_weights),
+            )
+            for hour, use in hours
         ]
         try:
             booked += ledger.shares.book(divisions, zone)

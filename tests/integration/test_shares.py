@@ -241,6 +241,24 @@ def test_what_is_told_late_corrects_the_hour(books: Books):
     assert books.share(BEGIN_S + 8 * 86_400) == 0
 
 
+def test_answers_weigh_what_is_set_and_an_hour_keeps_the_weights_of_its_first_time(books: Books):
+    run = a_run()
+    generation(books, run.key.job_id, audience="*")
+    busy = (BEGIN_S, BEGIN_S + 1800)
+    asked = (Request(run, "chem", *busy, 100, 0), Request(run, "vision", *busy, 0, 25))
+    an_hour(books, *asked, run=run)
+    for output, used in ((4.0, {"vision": 2_700_000, "chem": 900_000}), (2.0, None)):
+        weights = {"vision/model": output}
+        share_hours(
+            books.ledger, POLICY, "owner", (), LATER_S, zone="UTC", output_weights=weights
+        )
+        assert used is None or books.used() == used
+        books.tell(Request(run, "optics", *busy, 100, 0))
+    # Chem and vision weigh 100 each still, and optics, which was told of once, the same.
+    assert books.used() == {"vision": 2_400_000, "chem": 600_000, "optics": 600_000}
+    assert books.is_right()
+
+
 def test_a_run_that_goes_on_is_divided_hour_by_hour(books: Books):
     run = a_run()
     books.ledger.charges.post([begun(run)])

@@ -117,15 +117,6 @@ class TokenSums:
         )
 
 
-_OUTPUT_WEIGHT = 2
-"""What an output token counts beside one of a prompt, as in VTC (OSDI'24)."""
-
-
-def weighted_tokens(sums: TokenSums) -> int:
-    """Return tokens by what they cost an engine; those that it had in its cache cost nothing."""
-    return sums.prompt_tokens - sums.cached_tokens + _OUTPUT_WEIGHT * sums.output_tokens
-
-
 UsageByAsker = Mapping[tuple[str, str, str], TokenSums]
 """Sums by ``OWNER/NAME``, payer and person."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slicewise.cluster.language.audience import EVERY_TENANT
-from slicewise.cluster.language.token_weights import DEFAULT, TokenWeights
+from slicewise.cluster.language.token_weights import TokenWeights
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.slurm_plugin.rules.accounting.shares import Share, SharedHour, shares
 from slicewise.slurm_plugin.rules.accounting.types import RunKey
@@ -49,6 +49,7 @@ class SharedRun:
         audiences: tenants that might ask it, with the Unix second from which on, oldest first.
         counted: requests that ended in an hour, by the Unix second in which it begins.
         divided: how hours were divided, by the same.
+        service: OWNER/NAME; "" where none is recorded.
     """
 
     run_id: int
@@ -61,6 +62,7 @@ class SharedRun:
     audiences: tuple[tuple[int, AbstractSet[str]], ...] = ()
     counted: Mapping[int, int] = field(default_factory=dict, hash=False)
     divided: Mapping[int, Divided] = field(default_factory=dict, hash=False)
+    service: str = ""
 
     def audience(self, hour_s: int) -> AbstractSet[str]:
         """The tenants that might ask it during that hour."""
@@ -159,16 +161,20 @@ def _is_due(due: DueHour, *, is_final: bool) -> bool:
 
 
 def division(
-    due: DueHour, use: HourUse, payers: Mapping[str, str], idle: Mapping[str, int]
+    due: DueHour,
+    use: HourUse,
+    payers: Mapping[str, str],
+    idle: Mapping[str, int],
+    weights: TokenWeights,
 ) -> Division:
     """What to book of an hour.
 
     ``payers`` are the tenants whose budgets pay, by tenant; one that is missing pays itself.
-    ``idle`` says who bears idle time, by weights. Once an hour was divided, the weights of tokens
-    and of idle time stay, and so do the budgets that were charged.
+    ``idle`` says who bears idle time, by weights; ``weights`` are those of tokens. Once an hour was
+    divided, both stay, and so do the budgets that were charged.
     """
     run, before = due.run, due.run.divided.get(due.hour_s)
-    weights = before.weights if before else DEFAULT
+    weights = before.weights if before else weights
     idle = before.idle if before else idle
     target = shares(
         SharedHour(

@@ -314,6 +314,7 @@ def test_the_cheapest_is_said_with_the_lines_for_a_service(cluster: Cluster):
         "slice-h/M: slice-hours for a million output tokens.",
         "Cheapest within ttft_ms 100: 2g.20gb with concurrency 1.",
         "A million output tokens cost 5.56 slice-hours there.",
+        "One takes as much as 15.4 of the prompt: ledger.output_weights.",
         'profile = "2g.20gb"',
         "concurrency = 1",
         "ttft_ms = 100",

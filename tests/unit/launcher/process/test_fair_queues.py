@@ -40,15 +40,24 @@ def plan(among: str | None, queued: int = 0) -> Any:
 
 async def test_tenants_or_persons_have_the_means_of_what_they_used():
     world = World()
-    for among, law in (("tenants", "1500"), ("persons", "1500")):
+    for among, law in (("tenants", "1520"), ("persons", "1520")):
         queues = FairQueues()
         queues.turned(plan(among))
         await queues.order(world, USED, 1000.0)
         assert world.told[-1]["site/chat"].endswith(among)
         assert world.told[-1]["site/chat/law"] == law
     assert world.told[-1]["site/chat/anna"] == "3000"
-    assert world.told[-1]["site/chat/ben"] == "3000"
+    assert world.told[-1]["site/chat/ben"] == "3100"
     assert world.asked == 0
+
+
+async def test_an_answer_weighs_what_the_operator_says_it_does():
+    """And a token that the engine had in its cache a tenth, as in shared hours."""
+    world, queues = World(), FairQueues({"site/chat": 5.0})
+    queues.turned(plan("persons"))
+    await queues.order(world, USED, 1000.0)
+    assert world.told[-1]["site/chat/anna"] == "6000"
+    assert world.told[-1]["site/chat/ben"] == "4600"
 
 
 async def test_a_service_that_is_fair_no_longer_is_taken_away_once():
