@@ -249,9 +249,7 @@ def test_answers_weigh_what_is_set_and_an_hour_keeps_the_weights_of_its_first_ti
     an_hour(books, *asked, run=run)
     for output, used in ((4.0, {"vision": 2_700_000, "chem": 900_000}), (2.0, None)):
         weights = {"vision/model": output}
-        share_hours(
-            books.ledger, POLICY, "owner", (), LATER_S, zone="UTC", output_weights=weights
-        )
+        share_hours(books.ledger, POLICY, "owner", (), LATER_S, zone=ZONE, output_weights=weights)
         assert used is None or books.used() == used
         books.tell(Request(run, "optics", *busy, 100, 0))
     # Chem and vision weigh 100 each still, and optics, which was told of once, the same.
