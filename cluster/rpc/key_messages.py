@@ -31,7 +31,8 @@ class KeyView(Message):
         used_s: Unix seconds at which the key last let a request in, to within a minute or two; None
             if it was never seen.
         created_by: who made it.
-        person: whose it is.
+        person: whose it is; ``-`` of keys that a marketplace's agent made.
+        is_blocked: whether it lets nothing in for now.
         has_left: whether its person is in Slurm no user of the tenant's account any more, and no
             operator: it lets nothing in. False until Slurm's accounts were seen.
     """
@@ -46,10 +47,11 @@ class KeyView(Message):
     expires_s: float | None = None
     used_s: float | None = None
     person: str = ""
+    is_blocked: bool = False
     has_left: bool = False
 
     def is_valid(self, now_s: float) -> bool:
-        """Whether the key lets requests in, unless its person has left."""
+        """Whether the key lets requests in, unless it is blocked or its person has left."""
         return self.revoked_s is None and (self.expires_s is None or now_s < self.expires_s)
 
 
@@ -148,7 +150,7 @@ class KeyGrant(Message):
 
     Attributes:
         opens: TENANT, or for a key of one service TENANT/NAME, or TENANT/OWNER/NAME of another's.
-        person: whose key it is; ``NOBODY`` for a name that can be no person's.
+        person: whose key it is; ``NOBODY`` for a name that can be no person's, or a marketplace's.
         expires_s: Unix seconds from which it lets no request in; None: never.
     """
 

@@ -401,7 +401,8 @@ def _columns(keys: Sequence[KeyView]) -> tuple[Column, ...]:
 
 def _person(key: KeyView) -> str:
     person = key.person or key.created_by
-    return f"{person} (has left)" if key.has_left else person
+    state = "has left" if key.has_left else "blocked" if key.is_blocked else ""
+    return f"{person} ({state})" if state else person
 
 
 def _day(at_s: float | None) -> str:

@@ -120,6 +120,20 @@ COMMENT ON TABLE slicewise.api_key_openings
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.api_key_openings
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
 
+CREATE TABLE slicewise.api_key_blocks (
+    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_api_key_blocks PRIMARY KEY,
+    cluster text NOT NULL,
+    key_id text NOT NULL,
+    is_blocked boolean NOT NULL,
+    author text NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX ix_api_key_blocks_latest ON slicewise.api_key_blocks (cluster, key_id, id);
+COMMENT ON TABLE slicewise.api_key_blocks
+    IS 'Keys that let nobody in for now; a key''s newest row holds. Append-only.';
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.api_key_blocks
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
+
 CREATE TABLE slicewise.request_limits (
     id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_request_limits PRIMARY KEY,
     cluster text NOT NULL,

@@ -13,6 +13,7 @@ from sqlalchemy import (
     and_,
     exists,
     extract,
+    false,
     func,
     or_,
     select,
@@ -21,11 +22,12 @@ from sqlalchemy.dialects.postgresql import insert
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
-from slicewise.cluster.language.persons import person_of
+from slicewise.cluster.language.persons import NOBODY, person_of
 from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyGrant, KeyView
 from slicewise.cluster.runtime.database import reading, writing
 from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
 from slicewise.slurm_plugin.ledger.tables import (
+    api_key_blocks,
     api_key_openings,
     api_key_revocations,
     api_key_uses,
@@ -49,7 +51,7 @@ class NewKey:
 
     Attributes:
         author: who made it.
-        person: whose it is; "": the author's.
+        person: whose it is; "": the author's; NOBODY: who orders it is known elsewhere.
         service: the only service of the tenant that it opens; "": all.
         expires_s: Unix seconds from which it lets no request in; None: never.
     """
@@ -83,7 +85,7 @@ class Keys(LedgerPart):
         mine = key.cluster == self._cluster
         expires_s = extract("epoch", key.expires_at).label("expires_s")
         columns = (key.sha256, key.tenant, key.service, key.key_id, key.person, expires_s)
-        valid = select(*columns).where(mine, _is_valid())
+        valid = select(*columns).where(mine, _is_valid(), ~_is_blocked())
         with reading(self._engine) as connection:
             connection.execute(DEADLINE)
             granted = connection.execute(valid).all()
@@ -132,7 +134,7 @@ class Keys(LedgerPart):
             if connection.execute(valid).scalar_one() >= MOST_OF_TENANT:
                 raise _too_many(f"Tenant {new.tenant!r} has {MOST_OF_TENANT} keys already.")
             own = valid.where(api_keys.c.person == person)
-            if connection.execute(own).scalar_one() >= MOST_KEYS:
+            if person != NOBODY and connection.execute(own).scalar_one() >= MOST_KEYS:
                 raise _too_many(f"{person} has {MOST_KEYS} keys of {new.tenant!r} already.")
             connection.execute(insert(api_keys).values(values))
 
@@ -156,6 +158,13 @@ class Keys(LedgerPart):
         with writing(self._engine) as connection:
             connection.execute(DEADLINE)
             connection.execute(revoked)
+
+    def block(self, key_id: str, author: str, *, is_blocked: bool) -> None:
+        """Let a key, which need not be there yet, let nobody in for now, or in again."""
+        values = {"cluster": self._cluster, "key_id": key_id, "author": author}
+        with writing(self._engine) as connection:
+            connection.execute(DEADLINE)
+            connection.execute(insert(api_key_blocks).values({**values, "is_blocked": is_blocked}))
 
     def open_tenant(self, tenant: str, author: str) -> None:
         """Let a tenant's services need no key from now on, until another key is made.
@@ -229,6 +238,7 @@ class Keys(LedgerPart):
                 extract("epoch", used.used_at).label("used_s"),
                 extract("epoch", key.recorded_at).label("created_s"),
                 extract("epoch", revoked.recorded_at).label("revoked_s"),
+                _is_blocked().label("is_blocked"),
             )
             .outerjoin(api_key_revocations, same)
             .outerjoin(api_key_uses, its)
@@ -240,6 +250,13 @@ class Keys(LedgerPart):
 def _is_revoked() -> ColumnElement[bool]:
     key, revoked = api_keys.c, api_key_revocations.c
     return exists().where(revoked.cluster == key.cluster, revoked.key_id == key.key_id)
+
+
+def _is_blocked() -> ColumnElement[bool]:
+    key, block = api_keys.c, api_key_blocks.c
+    of_key = and_(block.cluster == key.cluster, block.key_id == key.key_id)
+    newest = select(block.is_blocked).where(of_key).order_by(block.id.desc()).limit(1)
+    return func.coalesce(newest.scalar_subquery(), false())
 
 
 def _is_valid() -> ColumnElement[bool]:
@@ -264,6 +281,7 @@ def _key(row: Any) -> KeyView:
         service=row.service,
         expires_s=row.expires_s,
         used_s=row.used_s,
+        is_blocked=row.is_blocked,
     )
 
 

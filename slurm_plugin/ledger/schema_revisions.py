@@ -18,6 +18,7 @@ from slicewise.slurm_plugin.ledger.rebalance_tables import quota_window_ends, qu
 from slicewise.slurm_plugin.ledger.request_limit_tables import request_limits
 from slicewise.slurm_plugin.ledger.tables import (
     SCHEMA,
+    api_key_blocks,
     api_key_openings,
     api_key_revocations,
     api_keys,
@@ -42,7 +43,7 @@ _APPENDED = (loan_changes, quota_changes, quota_windows, quota_window_ends)
 _APPENDED_BY_DAEMON = (
     *(service_orders, service_generations),
     usage_gateways,
-    *(api_keys, api_key_revocations, api_key_openings, request_limits),
+    *(api_keys, api_key_revocations, api_key_blocks, api_key_openings, request_limits),
 )
 _OWN_WORDS = frozenset({"id", "recorded_at"})
 """Columns that the database itself writes, so that neither order nor time of a row can be

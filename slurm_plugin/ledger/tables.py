@@ -556,6 +556,19 @@ guests = Table(
     " their last login that did, and who has ended it. Overwritten.",
 )
 
+api_key_blocks = Table(
+    "api_key_blocks",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("cluster", Text, nullable=False),
+    Column("key_id", Text, nullable=False),
+    Column("is_blocked", Boolean, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Index("ix_api_key_blocks_latest", "cluster", "key_id", "id"),
+    comment="Keys that let nobody in for now; a key's newest row holds. Append-only.",
+)
+
 api_key_openings = Table(
     "api_key_openings",
     metadata,

@@ -10,7 +10,7 @@ from waiting import until
 from slicewise.sandbox.cluster import Sandbox
 
 _TABLES = (
-    *("api_key_revocations", "api_key_uses", "api_keys", "api_key_openings"),
+    *("api_key_revocations", "api_key_blocks", "api_key_uses", "api_keys", "api_key_openings"),
     "request_limits",
 )
 

@@ -115,12 +115,14 @@ def test_no_order_and_no_key_is_ever_altered(ledger: Ledger, database: str) -> N
     ledger.keys.add(NewKey(IDS[0], "vision", "ci", HASHES[0], "alice"))
     ledger.keys.revoke(IDS[0], "alice")
     ledger.keys.open_tenant("vision", "alice")
+    ledger.keys.block(IDS[0], "alice", is_blocked=True)
     ledger.generations.record([submitted(814)])
     for table in (
         "service_orders",
         "service_generations",
         "api_keys",
         "api_key_revocations",
+        "api_key_blocks",
         "api_key_openings",
     ):
         for statement in ("UPDATE {} SET author = 'x'", "DELETE FROM {}"):
@@ -135,6 +137,35 @@ def test_an_impossible_order_is_refused_by_the_database_itself(ledger: Ledger) -
     with pytest.raises(OutsideError, match="SW-LEDGER-REFUSED"):
         ledger.orders.write(BERT, "scale", ordered(min_replicas=3, max_replicas=2), "alice")
     assert ledger.orders.standing() == {}
+
+
+def test_a_blocked_key_lets_nobody_in_until_it_is_unblocked(ledger: Ledger) -> None:
+    # It may be blocked before it is there: then it never lets in in between.
+    ledger.keys.block(IDS[0], "olga", is_blocked=True)
+    ledger.keys.add(NewKey(IDS[0], "vision", "ci", HASHES[0], "alice"))
+    ledger.keys.add(NewKey(IDS[1], "vision", "ci", HASHES[1], "alice"))
+    before = ledger.keys.grants()
+    assert before.keys.keys() == {HASHES[1]}
+    assert [key.is_blocked for key in ledger.keys.all()] == [True, False]
+    # It is there all the same: its tenant's services want keys, and can't be opened.
+    ledger.keys.revoke(IDS[1], "alice")
+    assert ledger.keys.grants().wanted_from_s.keys() == before.wanted_from_s.keys() == {"vision"}
+    with pytest.raises(InvalidInputError, match="SW-KEY-REVOKE"):
+        ledger.keys.open_tenant("vision", "alice")
+    ledger.keys.block(IDS[0], "olga", is_blocked=False)
+    assert ledger.keys.grants().keys.keys() == {HASHES[0]}
+
+
+def test_nobody_has_as_many_keys_as_a_tenant_may_have(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "MOST_KEYS", 1)
+    monkeypatch.setattr(keys, "MOST_OF_TENANT", 3)
+    made = [NewKey(f"{n:012x}", "vision", f"o-{n}", f"{n:064x}", "m", person="-") for n in range(4)]
+    for new in made[:3]:
+        ledger.keys.add(new)
+    with pytest.raises(InvalidInputError, match="'vision' has 3 keys already"):
+        ledger.keys.add(made[3])
 
 
 # Generations

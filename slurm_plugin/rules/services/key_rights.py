@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from slicewise.cluster.language.persons import is_guest
+from slicewise.cluster.language.persons import NOBODY, is_guest
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,12 @@ class Members:
     def has_left(self, person: str, tenant: str) -> bool:
         """Whether a person is no member of the tenant's account, or a guest of the tenant no more.
 
-        Of people with accounts False until those were read.
+        Of people with accounts False until those were read. Nobody never leaves: of such keys
+        another knows whose they are, and ends them.
         """
         if is_guest(person):
             return tenant not in self.guests.get(person, ())
-        if not self.accounts or person in self.operators:
+        if not self.accounts or person == NOBODY or person in self.operators:
             return False
         return tenant not in self.accounts.get(person, ())
 

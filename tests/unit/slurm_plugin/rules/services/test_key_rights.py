@@ -14,6 +14,8 @@ MEMBERS = Members({"anna": frozenset({"lab"})}, frozenset({"root"}))
         ("anna", "nlp", True),
         ("bob", "lab", True),
         ("root", "lab", False),
+        # Of a marketplace's keys another knows whose they are.
+        ("-", "lab", False),
     ],
 )
 def test_who_is_no_member_has_left(person: str, tenant: str, has_left: bool):
