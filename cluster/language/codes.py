@@ -618,6 +618,18 @@ class Code(StrEnum):
 
         Let SlurmUser read it; write the line that `doctor --fix` prints, restart the daemon.
         """)
+    MARKETPLACE = ("SW-MARKETPLACE", Area.SERVERS, ExitCode.FAILED, """
+        400: a marketplace's agent asked for what Slicewise can't hold to, as a budget of money or a
+        field that it does not know. Nothing was changed.
+
+        Change the offering as the message says: `docs/how-to/marketplace.md`.
+        """)
+    MARKETPLACE_TOKEN = ("SW-MARKETPLACE-TOKEN", Area.SERVERS, ExitCode.FAILED, """
+        401: the token of a marketplace's agent is in no file of `[marketplace.tokens]`, in two of
+        them, or the daemon can't read the file.
+
+        Make `api_token` of the offering what is in the file; the daemon's log names a bad file.
+        """)
     WEB_PLAIN = ("SW-WEB-PLAIN", Area.SERVERS, ExitCode.FAILED, """
         `web.url` is an http address that other hosts reach: whoever listens gets cookies.
 

@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from slicewise.cluster.language.accounts import account_name
 from slicewise.cluster.language.billing import MILLISLICES, BillingUnit
 from slicewise.cluster.language.engine_names import EngineName
 from slicewise.cluster.language.gpus.mig_names import has_mig_size
@@ -615,6 +616,30 @@ class WebSettings(_Section):
         return self.url or f"http://{self.listen}"
 
 
+class MarketplaceSettings(_Section):
+    """[marketplace]: the door for a marketplace's agent; docs/how-to/marketplace.md."""
+
+    listen: Address = Field(
+        "",
+        description="Loopback address and port where the daemon answers the agent; empty: none. A"
+        " proxy on the same host speaks https.",
+    )
+    tokens: Mapping[Annotated[str, AfterValidator(account_name)], Path] = Field(
+        {},
+        description="For each tenant, whose keys the agent may make, a file with a token of 32"
+        " bytes at least that only SlurmUser and root can read; read at each question.",
+    )
+
+    @model_validator(mode="after")
+    def _is_behind_a_proxy(self) -> Self:
+        if self.listen and not is_loopback(self.listen):
+            raise ValueError(
+                "listen: other hosts reach this address, and the door speaks no TLS: listen on"
+                " 127.0.0.1, behind a proxy on this host that does (docs/how-to/marketplace.md)"
+            )
+        return self
+
+
 class Settings(_Section):
     """The whole file."""
 
@@ -634,6 +659,7 @@ class Settings(_Section):
     lending: LendingSettings = LendingSettings()
     doctor: DoctorSettings = DoctorSettings()
     web: WebSettings = WebSettings()
+    marketplace: MarketplaceSettings = MarketplaceSettings()
     log: LogSettings = LogSettings()
     qos: Annotated[Mapping[SiteQos, JobClass], BeforeValidator(_once)] = Field(
         {}, description="Class of GPU jobs that name this QOS of the site, by QOS."

@@ -27,6 +27,7 @@ from slicewise.slurm_plugin.api.desks import operators_handlers
 from slicewise.slurm_plugin.api.generations import ServiceGenerations
 from slicewise.slurm_plugin.api.guests import GuestLogins
 from slicewise.slurm_plugin.api.keys import ServiceKeys
+from slicewise.slurm_plugin.api.marketplace import MarketplaceDoor
 from slicewise.slurm_plugin.api.orders import ServiceOrders
 from slicewise.slurm_plugin.api.rate_limit import RateLimiter
 from slicewise.slurm_plugin.api.reads import Reads
@@ -148,6 +149,12 @@ class _Daemon:
         )
         self._user_socket = UserSocket(own.user_socket, desk.routes, user_limits(self._who))
         self._remote_socket = RemoteSocket(own, desk.routes, self._who, slurm_tokens)
+        self._marketplace = MarketplaceDoor(
+            *(settings.marketplace, ledger, reads, leader),
+            on_change=self._keys.turn,
+            slice_hour_price=settings.ledger.slice_hour_price,
+            is_tenant=lambda tenant: tenant in cluster_state.quotas.policy,
+        )
         self._metrics.watch(settings, self._admission, self._cluster_state, self._leader, unread)
 
     async def run(self) -> None:
@@ -212,10 +219,12 @@ class _Daemon:
         try:
             await self._user_socket.start()
             await self._remote_socket.start()
+            await self._marketplace.start()
             report("daemon_ready", mode=self._own.mode, run_dir=self._own.run_dir)
             tell_systemd("READY=1")
             await asyncio.Event().wait()
         finally:
+            await self._marketplace.stop()
             await self._remote_socket.stop()
             await self._user_socket.stop()
 

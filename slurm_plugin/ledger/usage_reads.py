@@ -1,6 +1,6 @@
 """Reads sums of requests and tokens, for people."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -66,13 +66,22 @@ class UsageReads(LedgerPart):
     """Sums of usage. Raises UnreachableError (SW-DATABASE-DOWN) if PostgreSQL takes too long."""
 
     def lines(
-        self, request: TokenUsageRequest, reader: UsageReader, zone: str, most: int
+        self,
+        request: TokenUsageRequest,
+        reader: UsageReader,
+        zone: str,
+        most: int,
+        fields: Sequence[str] = (),
     ) -> tuple[TokenLine, ...]:
-        """So many lines of what the reader may see, in the order of what they are about."""
+        """So many lines of what the reader may see, in the order of what they are about.
+
+        That is what the request says, unless fields are named.
+        """
         with reading(self._engine) as connection:
             connection.execute(_DEADLINE)
             seen = self._seen(connection, request, reader, zone)
-            page = self._page(request, reader, zone, seen).limit(most)
+            about = fields or LINE_FIELDS[request.by]
+            page = self._page(request, reader, zone, seen, about).limit(most)
             return tuple(_line(row) for row in connection.execute(page).mappings())
 
     def _seen(
@@ -100,10 +109,10 @@ class UsageReads(LedgerPart):
         reader: UsageReader,
         zone: str,
         is_seen: ColumnElement[bool],
+        fields: Sequence[str],
     ) -> Select[Any]:
         columns = _view(request, reader).c
         named = _named(columns, reader)
-        fields = LINE_FIELDS[request.by]
         about = tuple(named[field].label(field) for field in fields)
         query = (
             select(

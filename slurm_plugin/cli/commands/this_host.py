@@ -162,6 +162,8 @@ def _files(
         state = Path(config.get("StateSaveLocation", ""))
         yield from file(state if state.is_absolute() else None, "own", operators)
         yield from file(settings.daemon.slurmrestd_token, "secret", operators[::-1])
+        for token in settings.marketplace.tokens.values():
+            yield from file(token, "secret", operators[::-1])
         for path in (web.proxy_secret_file, web.oidc.client_secret_file):
             yield from file(path, "secret", ("root", web.user))
         yield from file(settings.daemon.certificate, "secret", (slurm, "root"))
@@ -253,6 +255,7 @@ def _slurm_users_needs(
     daemon, read, write = settings.daemon, Right.READ, Right.WRITE
     starts, admits = "the daemon does not start", "slurmctld does not run it, and admits no job"
     no_tokens = "the daemon can't check tokens of Slurm"
+    no_orders = "the daemon refuses the marketplace's agent"
     named: tuple[tuple[Path | str | None, Right, str], ...] = (
         (settings.database.url_file, read, starts),
         (Path(sys.executable), read | Right.ENTER, starts),
@@ -260,6 +263,7 @@ def _slurm_users_needs(
         (daemon.slurm_jwt_key, read, no_tokens),
         (daemon.certificate, read, starts),
         (daemon.slurmrestd_token, read, "the daemon can't ask slurmrestd"),
+        *((path, read, no_orders) for path in settings.marketplace.tokens.values()),
         (module, read, admits),
     )
     passing: tuple[tuple[Path | str | None, Right, str], ...] = (
