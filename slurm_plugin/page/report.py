@@ -33,7 +33,7 @@ _DIVISORS = {"slices": _SLICE, "slice-hours": _SLICE_HOUR}
 
 def report_html(facts: MonthFacts, made_s: int) -> str:
     """Return the page; ``made_s`` is when it is made, in Unix seconds."""
-    most = sorted(facts.tenants, key=lambda tenant: (-tenant.used_millislice_s, tenant.name))
+    most = sorted(facts.tenants, key=lambda tenant: (-tenant.charged_millislice_s, tenant.name))
     return kept_page(
         "report.html.j2",
         facts=facts,
@@ -49,7 +49,7 @@ def report_html(facts: MonthFacts, made_s: int) -> str:
 
 
 def _figures(facts: MonthFacts) -> Sequence[tuple[str, str, str]]:
-    charged = sum(tenant.used_millislice_s for tenant in facts.tenants)
+    charged = sum(tenant.charged_millislice_s for tenant in facts.tenants)
     return (
         (percent(month.in_use(facts.slices)), "of all slices in use", "by jobs, in the mean"),
         (
@@ -108,7 +108,7 @@ def _tenant_row(tenant: TenantMonth) -> Mapping[str, str]:
     means = {name: month.mean(history, name) for name in month.HELD}
     return {
         "name": tenant.name,
-        "charged": hours(tenant.used_millislice_s),
+        "charged": hours(tenant.charged_millislice_s),
         **{name: slices(value) for name, value in means.items()},
         "kept": percent(month.kept_by_tenant(history)),
         "left": hours(month.last(history, "budget_left")),
@@ -153,7 +153,7 @@ def _of_service(tenant: TenantMonth, service: ServiceMonth) -> Sequence[TimeChar
 
 
 def _service_row(service: ServiceMonth) -> Mapping[str, str]:
-    row = {"name": service.name or "other jobs", "charged": hours(service.used_millislice_s)}
+    row = {"name": service.name or "other jobs", "charged": hours(service.charged_millislice_s)}
     if (history := service.history) is None:
         return {**row, "ready": "", "most": "", "p95": "", "worst": ""}
     return {

@@ -8,7 +8,13 @@ from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest, HistorySeries
 from slicewise.slurm_plugin.rules.accounting.statement import totals
-from slicewise.slurm_plugin.rules.accounting.types import Run, RunKey, Statement, StatementRow
+from slicewise.slurm_plugin.rules.accounting.types import (
+    Run,
+    RunKey,
+    ShareLine,
+    Statement,
+    StatementRow,
+)
 
 BEGIN_S, END_S = 1_790_805_600, 1_793_487_600
 NOW_S = END_S + 5 * 86_400
@@ -36,6 +42,14 @@ ROWS = (
     row("nlp", END_S - 7000, 9000, slices=2),
     row("=cmd()", BEGIN_S + 86_400, 40),
 )
+
+
+_DAY, _NONE, _HALF = (BEGIN_S, "2026-10-01"), MillisliceSeconds(0), MillisliceSeconds(1_800_000)
+SHARES = (
+    ShareLine(*_DAY, "nlp", "nlp", "vision/bert", _HALF, _NONE, 3, 900, 100, 60),
+    ShareLine(*_DAY, "vision", "vision", "vision/bert", _NONE, _HALF, 0, 0, 0, 0),
+)
+"""Half a slice-hour of vision's service is nlp's."""
 
 
 def series(request: HistoryRequest, **of: Callable[[float], float | None]) -> HistoryAnswer:
@@ -81,6 +95,7 @@ class OctoberBooks:
     def __init__(self, *tenants: str) -> None:
         self.names = tenants or ("vision", "nlp", HOSTILE, "cluster")
         self.asked: list[str] = []
+        self.shared: tuple[ShareLine, ...] = ()
 
     def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int, tuple[str, ...]]:
         found = tuple(
@@ -90,8 +105,14 @@ class OctoberBooks:
         )
         return Statement(found, totals(found)), NOW_S, ()
 
-    def shares(self, *_: object) -> tuple[()]:
-        return ()
+    def shares(
+        self, tenant: str | None, since_s: int, until_s: int | None
+    ) -> tuple[ShareLine, ...]:
+        return tuple(
+            line
+            for line in self.shared
+            if tenant in {None, line.tenant} and since_s <= BEGIN_S < (until_s or NOW_S)
+        )
 
     def tenants(self) -> tuple[str, ...]:
         return self.names

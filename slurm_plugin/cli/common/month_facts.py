@@ -31,13 +31,15 @@ def month_facts(
     paid = books.statement(tenant, begin_s)[0].rows
     whole = tuple(row for row in paid if tenant in (None, row.run.tenant))
     rows = part(whole, begin_s, until_s)
-    charged = {total.tenant: total for total in totals(rows)}
+    of_all = books.shares(tenant, begin_s, until_s)
+    shares = tuple(share for share in of_all if tenant in (None, share.tenant))
+    charged = {total.tenant: total for total in totals(rows, shares)}
     names = books.tenants() if tenant is None else (tenant,)
     names = (*names, *(name for name in charged if name not in names))
-    by_use = sorted(charged.values(), key=lambda total: (-total.used_millislice_s, total.tenant))
+    by_use = sorted(charged.values(), key=lambda total: (-total.charged_millislice_s, total.tenant))
     charted = {total.tenant for total in by_use[:CHARTED]}
-    of_days = _by_tenant(by_day(whole, days, begin_s, until_s))
-    of_services = _by_tenant(by_service(rows))
+    of_days = _by_tenant(by_day(whole, days, begin_s, until_s, shares))
+    of_services = _by_tenant(by_service(rows, shares))
 
     # An hour that a month's end divides, in zones with half hours, is of the later month: what a
     # budget has left is of the hour's end.
@@ -49,13 +51,14 @@ def month_facts(
     def services(name: str) -> tuple[ServiceMonth, ...]:
         lines = sorted(
             of_services.get(name, ()),
-            key=lambda invoice_line: (-invoice_line.used_millislice_s, invoice_line.key),
+            key=lambda invoice_line: (-invoice_line.charged_millislice_s, invoice_line.key),
         )
-        drawn = [line.key for line in lines if line.key and name in charted][:SERVICES_CHARTED]
+        own = [line.key for line in lines if line.key and line.runs]
+        drawn = own[:SERVICES_CHARTED] if name in charted else []
         return tuple(
             ServiceMonth(
                 line.key,
-                line.used_millislice_s,
+                line.charged_millislice_s,
                 _of_service(history, f"{name}/{line.key}") if line.key in drawn else None,
             )
             for line in lines

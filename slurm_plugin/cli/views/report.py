@@ -23,7 +23,9 @@ def report_table(facts: MonthFacts) -> FittingTable:
     return FittingTable(
         (
             column("tenant", (month.name for month in months)),
-            column("slice-hours", (hours(month.used_millislice_s) for month in months), right=True),
+            column(
+                "slice-hours", (hours(month.charged_millislice_s) for month in months), right=True
+            ),
             *(
                 column(FIGURES[name].word, cells, right=True, rank=1)
                 for name, cells in means.items()

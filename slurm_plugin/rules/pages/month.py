@@ -19,7 +19,7 @@ class ServiceMonth:
     """A service that was charged; its history is None where it is not asked for."""
 
     name: str
-    used_millislice_s: int
+    charged_millislice_s: int
     history: HistoryAnswer | None
 
 
@@ -28,9 +28,10 @@ class TenantMonth:
     """A tenant's month.
 
     Attributes:
-        charged: the sum of its statement; None if it had no run.
+        charged: the sum of its statement; None if it has none.
         days: the same by day.
-        services: its services, those that used most first; of other jobs the name is "".
+        services: its services, those that were charged most first; OWNER/NAME of another's, of
+            other jobs the name is "".
         history: of the tenant with the tenants below it.
     """
 
@@ -41,9 +42,9 @@ class TenantMonth:
     history: HistoryAnswer
 
     @property
-    def used_millislice_s(self) -> int:
-        """What its own runs were charged."""
-        return self.charged.used_millislice_s if self.charged else 0
+    def charged_millislice_s(self) -> int:
+        """What it was charged: its own runs, less what others were of these, and shares."""
+        return self.charged.charged_millislice_s if self.charged else 0
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ def _figures(
     history = tenant.history
     return {
         "tenant": tenant.name,
-        "charged_millislice_s": charged.used_millislice_s if charged else 0,
+        "charged_millislice_s": charged.charged_millislice_s if charged else 0,
         "waived_millislice_s": charged.waived_millislice_s if charged else 0,
         **{f"{name}_millislices": _whole(mean(history, name, within)) for name in HELD},
         "budget_left_millislice_s": _whole(last(history, "budget_left", within)),
@@ -244,7 +245,7 @@ def _tenant(tenant: TenantMonth) -> ReportTenant:
         runs=tenant.charged.runs if tenant.charged else 0,
         guarantee_kept=kept_by_tenant(tenant.history),
         services=[
-            ReportService(service.name, service.used_millislice_s) for service in tenant.services
+            ReportService(service.name, service.charged_millislice_s) for service in tenant.services
         ],
     )
 

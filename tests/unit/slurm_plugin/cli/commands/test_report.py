@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from builders.month_world import BEGIN_S, END_S, HOSTILE, NOW_S, SETTINGS, OctoberBooks
+from builders.month_world import BEGIN_S, END_S, HOSTILE, NOW_S, SETTINGS, SHARES, OctoberBooks
 from typer.testing import CliRunner
 
 from slicewise.cluster.language.periods import Period, period_start_s
@@ -81,7 +81,8 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_charged_sums_are_those_of_the_statement(said: Said):
+def test_charged_sums_are_those_of_the_statement(said: Said, source: OctoberBooks):
+    source.shared = SHARES
     made = json.loads(said("report", "--json"))
     assert (made["month"], made["from_s"], made["until_s"]) == ("2026-10", BEGIN_S, END_S)
     charged = {
@@ -92,7 +93,7 @@ def test_charged_sums_are_those_of_the_statement(said: Said):
     words = ("--from", "2026-10", "--until", "2026-11-01", "--json")
     stated = json.loads(said("ledger", "statement", *words))
     assert charged == {
-        one["tenant"]: (one["used_millislice_s"], one["runs"]) for one in stated["tenants"]
+        one["tenant"]: (one["charged_millislice_s"], one["runs"]) for one in stated["tenants"]
     }
     by_service = {
         (one["tenant"], each["service"]): each["charged_millislice_s"]
@@ -100,7 +101,7 @@ def test_charged_sums_are_those_of_the_statement(said: Said):
         for each in one["services"]
     }
     assert by_service == {
-        (one["tenant"], one["key"]): one["used_millislice_s"] for one in stated["lines"]
+        (one["tenant"], one["key"]): one["charged_millislice_s"] for one in stated["lines"]
     }
 
 
@@ -165,7 +166,7 @@ def test_without_history_figures_are_dashes_and_charges_stand(
     text = report_html(facts, NOW_S)
     assert "Nothing was recorded in this time." in text
     assert "–" in text
-    assert facts.tenants[0].used_millislice_s > 0
+    assert facts.tenants[0].charged_millislice_s > 0
 
 
 def test_an_hour_that_two_months_share_is_of_the_later_one(
