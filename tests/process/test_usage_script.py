@@ -32,7 +32,7 @@ for line in io.lines() do
     local vars = { ["txn.metered"] = true, ["txn.service"] = "t/chat", ["txn.payer"] = "t" }
     vars["txn.takes_out"] = takes_out ~= "-" and takes_out or nil
     local txn = {
-        f = { status = function() return 200 end },
+        f = { status = function() return 200 end, date = function() return 1002 end },
         get_var = function(_, name) return vars[name] end,
         set_var = function(_, name, value) vars[name] = value end,
     }
