@@ -4,14 +4,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gateway_harness import INFER, Harness, Replica, eventually, gateway_up
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from slicewise.cluster.rpc.key_messages import KeyGrant
 from slicewise.launcher.rules.gateway.fair_orders import entries_of
 from slicewise.launcher.rules.gateway.fair_queue import FairQueue, SubjectUse, with_uses
 from slicewise.launcher.rules.gateway.types import Load, ServerMode
+
+pytestmark = pytest.mark.integration
 
 READY = ServerMode.READY
 PERSONS = ("anna", "ben", "carol")
@@ -96,6 +100,63 @@ async def test_nobody_says_for_whom_he_asks_and_no_replica_hears_it(
     assert "x-slicewise-subject" not in replica.headers
     (position,) = (await gateway.runtime.fair_positions()).values()
     assert position.latest_ms >= position.turn_ms
+
+
+async def call_in_turn(
+    stub: service_pb2_grpc.GRPCInferenceServiceStub, gateway: Harness, *persons: str
+) -> list[asyncio.Task[str]]:
+    """The same by gRPC."""
+    called = []
+    for number, person in enumerate(persons):
+        said = (
+            *(("slicewise-service", "t/a"), ("x-api-key", person)),
+            *(("x-number", str(number)), ("x-slicewise-subject", "carol")),
+        )
+        call = stub.ModelInfer(service_pb2.ModelInferRequest(model_name="m"), metadata=said)
+        called.append(asyncio.ensure_future(_answer(call)))
+        waits = Load(in_flight=1, queued=number)
+        await eventually(lambda waits=waits: gateway.waits(waits))
+    return called
+
+
+async def _answer(call: Any) -> str:
+    return str((await call).model_name)
+
+
+async def test_calls_of_grpc_are_served_in_the_same_order(gateway: Harness, replica: Replica):
+    await gateway.runtime.set_priorities(entries_of("t/a", FairQueue(), {}, "persons"))
+    came = ("anna",) * 6 + ("ben", "carol")
+    replica.pause()
+    async with gateway.channel() as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        called = await call_in_turn(stub, gateway, *came)
+        replica.go_on()
+        assert set(await asyncio.gather(*called)) == {str(replica.port)}
+    order = [came[number] for number in replica.numbers]
+    assert order[0] == "anna"
+    assert {"ben", "carol"} <= set(order[1:5])
+    assert "x-slicewise-subject" not in replica.headers
+
+
+async def test_calls_of_grpc_and_requests_count_on_one_set_of_counters(
+    gateway: Harness, replica: Replica
+):
+    """Each protocol has a queue of its own: who floods one has used its share of both."""
+    await gateway.runtime.set_priorities(entries_of("t/a", FairQueue(), {}, "persons"))
+    async with gateway.channel() as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        replica.pause()
+        called = await call_in_turn(stub, gateway, *["anna"] * 8)
+        came, asked = ("carol", "anna", "ben", "ben", "ben"), []
+        for number, person in enumerate(came, 100):
+            asked += gateway.asking(1, x_api_key=person, x_number=str(number))
+            waits = Load(in_flight=2, queued=7 + number - 100)
+            await eventually(lambda waits=waits: gateway.waits(waits))
+        replica.go_on()
+        await asyncio.gather(*called)
+        assert {status for status, _ in await asyncio.gather(*asked)} == {200}
+    by_http = [came[number - 100] for number in replica.numbers if number >= 100]
+    assert by_http.index("anna") > 2
 
 
 async def test_entries_are_changed_and_taken_away(gateway: Harness, replica: Replica):

@@ -18,6 +18,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from waiting import PATIENCE_S
 from yarl import URL
 
+from slicewise.cluster.rpc.limit_messages import RequestLimits, SubjectLimits
 from slicewise.launcher.rules.gateway.routing import Route
 from slicewise.launcher.rules.gateway.types import ServerMode
 from slicewise.slurm_plugin.rules.services.shared_models import model_entries
@@ -394,3 +395,22 @@ async def test_requests_count_against_the_tenant_that_asks(
         assert (await asked(gateway, "key-w", {}, f"/u/tensors{INFER}"))[0] == 200
         replicas[0].go_on()
         assert (await first)[0] == 200
+
+
+async def test_a_limit_of_models_holds_by_each_name_that_a_model_has(gateway: Harness):
+    """Envoy's QuotaPolicy: a quota that is silently not applied, as two names differ."""
+    limits = tuple(
+        SubjectLimits(tenant=tenant, limits=RequestLimits(models=(only,)))
+        for tenant, only in (("t", "t/chat"), ("u", "u/chat"))
+    )
+    await gateway.set_keys(KEYS, models=MODELS, limits=limits)
+    wanted = {
+        **{("key-t", model): 403 for model in ("big", "u/big", "gpt-4", "u/chat")},
+        **{("key-t", model): 200 for model in ("chat", "t/chat")},
+        **{("key-u", model): 403 for model in ("secret", "org/Secret-7B")},
+        ("key-u", "chat"): 200,
+    }
+    assert wanted == {
+        (key, model): (await asked(gateway, key, {"model": model, "messages": []}))[0]
+        for key, model in wanted
+    }

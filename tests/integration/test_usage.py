@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
+from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
@@ -404,6 +406,28 @@ def test_no_window_is_begun_anew(ledger: Ledger):
     next_month = AllowanceTime(end_s + 31 * 86_400, AT.zone, 10.0)
     assert allowed(ledger, "one", limited(MONTH), 1000).tokens == 100
     assert allowed(ledger, "one", limited(MONTH), 1000, next_month).tokens == 1000
+
+
+def test_two_writers_at_the_turn_of_a_month_lose_no_token_and_count_none_twice(ledger: Ledger):
+    """#34733: requests end on both sides of it, told by four gateways at once."""
+    turn = datetime(2026, 2, 1, tzinfo=ZoneInfo("Europe/Berlin"))
+    turn_ms = int(1000 * turn.timestamp())
+
+    def told(gateway: int) -> None:
+        for number in range(20):
+            end_ms = turn_ms + (-1 if number % 2 else 1) * (gateway + number)
+            times = {"start_ms": end_ms - 5, "end_ms": end_ms}
+            one = a_record(number, prompt_tokens=2, cached_prompt_tokens=0, output_tokens=1)
+            post(ledger, f"g{gateway}", [one.model_copy(update=times)])
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(told, range(4)))
+    limit = limited(MONTH)
+    for day_s in (-86_400, 86_400):
+        at = AllowanceTime(turn.timestamp() + day_s, "Europe/Berlin", 10.0)
+        assert allowed(ledger, f"at{day_s}", limit, 1000, at).tokens == 1000 - 40 * 3
+    assert used(ledger)[3] == 80
+    assert is_sound(ledger)
 
 
 def test_a_replay_lowers_no_allowance_twice(ledger: Ledger):
