@@ -101,6 +101,7 @@ def told(
         text=True,
         capture_output=True,
         check=True,
+        timeout=120,
     )
     *shown, _ = ran.stdout.split("\n")
     parsed = [parse_usage_line(text) for text in shown[::2]]
@@ -300,6 +301,14 @@ def test_a_hostile_stream_keeps_haproxy_about_as_busy_as_an_engine_s(unit: bytes
     most = 2 * steps([(ordinary * 100)[:8192]] * 100)
     assert steps([piece] * 100) < most
     assert steps([piece] * 100, "usage") < most
+
+
+@pytest.mark.parametrize("unit", [b"x", b'"', b"}", b"data:", b"\\"])
+def test_a_piece_without_a_line_s_end_is_looked_through_once(unit: bytes):
+    """Not from each of its bytes on: at 16 KiB HAProxy's watchdog ended HAProxy."""
+    piece = (unit * 2**22)[: 2**22]
+    ((_, text),) = told((STREAM, [piece]))
+    assert text == piece
 
 
 def steps(answer: list[bytes], takes_out: str = "-") -> int:
