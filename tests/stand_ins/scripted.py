@@ -354,8 +354,11 @@ class ScriptedLedger(MemoryStore):
     limited: dict[tuple[str, str, str], dict[LimitRank, RequestLimits]] = field(
         default_factory=dict
     )
-    history: NoHistory = field(default_factory=NoHistory)
     usage: NoUsage = field(default_factory=NoUsage)
+
+    @property
+    def history(self) -> Any:
+        return NoHistory()
 
     @property
     def loans(self) -> Part:

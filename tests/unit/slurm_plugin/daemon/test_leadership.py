@@ -212,7 +212,15 @@ READS = {
     "clock_s",
     *("version", "config", "partitions", "jobs", "nodes", "steps", "runs", "job_history"),
     *("batch_script", "throttled"),
-    *("associations", "qos", "qos_elsewhere", "priorities", "requests", "excluded_nodes"),
+    *(
+        "associations",
+        "coordinators",
+        "qos",
+        "qos_elsewhere",
+        "priorities",
+        "requests",
+        "excluded_nodes",
+    ),
     *("submissions", "tasks", "plans", "reservations", "reserved", "cores", "devices"),
 }
 
