@@ -181,6 +181,7 @@ async def _limited(line: Line, database: Server, streams: int, chance: random.Ra
         killed.start()
         try:
             await until(partial(_answers, Way("gateway", line)))
+            await until(partial(_is_limited, line))
             killer = asyncio.create_task(_killer(killed, chance))
             seen = await ask_all(line.gateway, streams, chance)
             killer.cancel()
@@ -205,6 +206,12 @@ async def _limited(line: Line, database: Server, streams: int, chance: random.Ra
 
 async def _answers(way: Way) -> bool:
     return not (await way.round(1, 1)).failed
+
+
+async def _is_limited(line: Line) -> bool:
+    """Whether the launcher has told the gateway of the limit; until then there is none."""
+    file = line.configuration.with_name("allowances.map")
+    return tenant_of(SERVICE) in file.read_text(encoding="utf-8")
 
 
 async def _is_booked(line: Line, database: Server, socket: Path) -> bool:
