@@ -330,36 +330,47 @@ AS $$
 DECLARE
     used slicewise.transfers[];
 BEGIN
-    SELECT array_agg(ROW(NULL, NULL, NULL, 'use', a.id, u.id, s.amount, s.until_s, NULL, NULL, NULL)
-                     ::slicewise.transfers)
-      INTO used
-      FROM (SELECT f.payer, max(f.end_ms) / 1000 AS until_s,
-                   ARRAY[sum(f.prompt_tokens), sum(f.cached_prompt_tokens), sum(f.output_tokens),
-                         sum(f.prompt_tokens + f.output_tokens), count(*)]::bigint[] AS amounts
-              FROM unnest(fresh) AS f GROUP BY f.payer) AS of_payer
-     CROSS JOIN LATERAL (
-           SELECT x.meter, x.amount, of_payer.until_s
-             FROM unnest(slicewise.usage_meters(), of_payer.amounts) AS x (meter, amount)
-            WHERE x.amount > 0) AS s
-      JOIN slicewise.accounts u ON u.cluster = of_cluster AND u.tenant = of_payer.payer
-           AND u.meter = s.meter AND u.kind = 'used'
-      JOIN slicewise.accounts a ON a.cluster = of_cluster AND a.meter = s.meter
-           AND a.kind = 'available' AND a.tenant = CASE s.meter
-               WHEN 'tokens' THEN coalesce(budgets ->> of_payer.payer, of_payer.payer)
-               ELSE of_payer.payer END;
-    -- A run's number is that of the account, which no other has; its start tells whose budget pays.
-    INSERT INTO slicewise.runs (cluster, meter, job_id, start_s, tenant, payer, user_name, task, gres,
-                                cost_millislices)
-    SELECT u.cluster, u.meter, u.id, n.start_s, u.tenant, nullif(a.tenant, u.tenant), '-', 'usage', '{}', 0
-      FROM unnest(used) AS t
-      JOIN slicewise.accounts u ON u.id = t.credit_account_id
-      JOIN slicewise.accounts a ON a.id = t.debit_account_id
-     CROSS JOIN LATERAL (SELECT CASE a.tenant WHEN u.tenant THEN 0 ELSE a.id END) AS n (start_s)
-     WHERE NOT EXISTS (SELECT FROM slicewise.runs r
-                        WHERE (r.cluster, r.meter, r.job_id, r.start_s)
-                              = (u.cluster, u.meter, u.id, n.start_s))
-     ORDER BY u.id
-        ON CONFLICT DO NOTHING;
+    -- Each is looked up by its key: PostgreSQL can't tell how many rows an array has, and joins them with
+    -- others in ways that cost a hundred times as much.
+    LOOP
+        SELECT array_agg(ROW(NULL, n.run_id, NULL, 'use', n.debited, n.credited, n.amount, n.until_s,
+                             NULL, NULL, NULL)::slicewise.transfers)
+          INTO used
+          FROM (SELECT f.payer, max(f.end_ms) / 1000 AS until_s,
+                       ARRAY[sum(f.prompt_tokens), sum(f.cached_prompt_tokens), sum(f.output_tokens),
+                             sum(f.prompt_tokens + f.output_tokens), count(*)]::bigint[] AS amounts
+                  FROM unnest(fresh) AS f GROUP BY f.payer) AS p
+         CROSS JOIN LATERAL unnest(slicewise.usage_meters(), p.amounts) AS m (meter, amount)
+         CROSS JOIN LATERAL (
+               SELECT a.debited, u.credited, m.amount, p.until_s,
+                      (SELECT r.id FROM slicewise.runs r
+                        WHERE r.cluster = of_cluster AND r.meter = m.meter AND r.job_id = u.credited
+                          AND r.start_s = CASE a.tenant WHEN p.payer THEN 0 ELSE a.debited END)
+                      AS run_id
+                 FROM (SELECT b.tenant, (SELECT x.id FROM slicewise.accounts x
+                                          WHERE (x.cluster, x.tenant, x.meter, x.kind)
+                                                = (of_cluster, b.tenant, m.meter, 'available'))
+                              AS debited
+                         FROM (SELECT CASE m.meter
+                                      WHEN 'tokens' THEN coalesce(budgets ->> p.payer, p.payer)
+                                      ELSE p.payer END AS tenant) AS b) AS a
+                CROSS JOIN (SELECT x.id AS credited FROM slicewise.accounts x
+                             WHERE (x.cluster, x.tenant, x.meter, x.kind)
+                                   = (of_cluster, p.payer, m.meter, 'used')) AS u) AS n
+         WHERE m.amount > 0;
+        EXIT WHEN NOT EXISTS (SELECT FROM unnest(used) AS t WHERE t.run_id IS NULL);
+        -- A run's number is that of the account, which no other has; its start tells whose budget pays.
+        INSERT INTO slicewise.runs (cluster, meter, job_id, start_s, tenant, payer, user_name, task,
+                                    gres, cost_millislices)
+        SELECT u.cluster, u.meter, u.id, CASE a.tenant WHEN u.tenant THEN 0 ELSE a.id END, u.tenant,
+               nullif(a.tenant, u.tenant), '-', 'usage', '{}', 0
+          FROM unnest(used) AS t
+          JOIN slicewise.accounts u ON u.id = t.credit_account_id
+          JOIN slicewise.accounts a ON a.id = t.debit_account_id
+         WHERE t.run_id IS NULL
+         ORDER BY u.id
+            ON CONFLICT DO NOTHING;
+    END LOOP;
 
     -- Who has the balances may number their run's transfers.
     PERFORM FROM slicewise.balances b
@@ -369,14 +380,10 @@ BEGIN
     PERFORM set_config('slicewise.booking', 'on', true);
     INSERT INTO slicewise.transfers
            (run_id, number, kind, debit_account_id, credit_account_id, amount, until_s)
-    SELECT r.id, 1 + coalesce((SELECT max(b.number) FROM slicewise.transfers b
-                                WHERE b.run_id = r.id), 0),
+    SELECT t.run_id, 1 + coalesce((SELECT max(b.number) FROM slicewise.transfers b
+                                    WHERE b.run_id = t.run_id), 0),
            t.kind, t.debit_account_id, t.credit_account_id, t.amount, t.until_s
       FROM unnest(used) AS t
-      JOIN slicewise.accounts u ON u.id = t.credit_account_id
-      JOIN slicewise.accounts a ON a.id = t.debit_account_id
-      JOIN slicewise.runs r ON r.cluster = u.cluster AND r.meter = u.meter AND r.job_id = u.id
-           AND r.start_s = CASE a.tenant WHEN u.tenant THEN 0 ELSE a.id END
      ORDER BY t.credit_account_id;
     PERFORM set_config('slicewise.booking', 'off', true);
     UPDATE slicewise.balances b SET debits = b.debits + t.amount
