@@ -460,6 +460,8 @@ AS $$
 DECLARE
     moved slicewise.usage_days[];
 BEGIN
+    -- Who looks at the same moment would take the same sums away once more.
+    PERFORM slicewise.lock_policy('persons of ' || of_cluster);
     SELECT min(d.day) INTO of_day FROM slicewise.usage_days d
      WHERE d.cluster = of_cluster AND d.person = of_person AND of_person <> '-'
        AND of_payer IN ('', d.payer) AND d.day > coalesce(after, '-infinity');

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
+from ledger_locks import wait_for_a_lock
 from psycopg.types.json import Jsonb
 from sqlalchemy.dialects import postgresql
 
@@ -213,6 +214,20 @@ def test_a_person_is_forgotten_and_every_sum_stays(ledger: Ledger, database: str
     assert forget(ledger, "-") == 0
     assert post(ledger, "b", batch) == frozenset()
     assert used(ledger) == (400, 160, 28, 428, 4)
+    assert is_sound(ledger)
+
+
+def test_who_is_forgotten_twice_at_once_is_forgotten_once(ledger: Ledger, database: str):
+    post(ledger, "b", [a_record(0), a_record(1, key_id="fedcba987654")])
+    with psycopg.connect(database) as first, ThreadPoolExecutor(1) as threads:
+        forgets = "SELECT slicewise.forget_person(cluster, '', 'alice', NULL)"
+        first.execute(f"{forgets} FROM slicewise.usage_gateways")
+        second = threads.submit(forget, ledger, "alice")
+        wait_for_a_lock(database)
+        first.commit()
+        assert second.result() == 0
+    days = "SELECT person, key_id, sum(requests)::int FROM slicewise.usage_days GROUP BY 1, 2"
+    assert rows(database, days) == [("-", "-", 2)]
     assert is_sound(ledger)
 
 
@@ -503,10 +518,7 @@ def test_who_is_given_tokens_and_who_posts_never_wait_for_each_other(ledger: Led
     with psycopg.connect(database) as poster, ThreadPoolExecutor(1) as threads:
         poster.execute(first)  # type: ignore[arg-type]
         given = threads.submit(ledger.allowances.give, "vision", [], limits, AT)
-        with psycopg.connect(database, autocommit=True) as looker:
-            waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-            while looker.execute(waits).fetchone() == (0,):
-                pass
+        wait_for_a_lock(database)
         poster.execute(second)  # type: ignore[arg-type]
         poster.commit()
         assert len(given.result()) == 2
