@@ -324,6 +324,8 @@ AS $$
 DECLARE
     wanted slicewise.budget_entries := jsonb_populate_record(NULL::slicewise.budget_entries, entry);
 BEGIN
+    -- As who books: who waits for a seal must hold no balance.
+    LOCK TABLE slicewise.seals IN ROW EXCLUSIVE MODE;
     PERFORM slicewise.open_accounts(wanted.cluster, wanted.tenant, wanted.meter);
     PERFORM FROM slicewise.balances b JOIN slicewise.accounts a ON a.id = b.account_id
       WHERE (a.cluster, a.tenant, a.meter) = (wanted.cluster, wanted.tenant, wanted.meter)

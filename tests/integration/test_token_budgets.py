@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import psycopg
 import pytest
+from ledger_locks import wait_for_a_lock
 
 from slicewise.cluster.language.meters import OUTPUT_TOKENS, TOKENS
 from slicewise.cluster.language.periods import Period, next_start_s, period_start_s
@@ -266,6 +267,17 @@ def test_who_posts_for_one_budget_never_waits_for_another(budgeted: Site):
         list(threads.map(post, range(24)))
     assert budgeted.left() == 1000 - 3 * 90
     assert budgeted.is_sound()
+
+
+def test_who_begins_a_period_and_waits_for_a_seal_holds_no_balance(budgeted: Site, database: str):
+    with psycopg.connect(database) as sealer, ThreadPoolExecutor(1) as threads:
+        sealer.execute("LOCK TABLE slicewise.seals IN SHARE ROW EXCLUSIVE MODE")
+        rolled = threads.submit(budgeted.roll, NEXT_S)
+        wait_for_a_lock(database)
+        with psycopg.connect(database) as poster:
+            poster.execute("SELECT FROM slicewise.balances FOR UPDATE NOWAIT")
+        sealer.commit()
+        assert len(rolled.result()) == 1
 
 
 LESS_USED = """
