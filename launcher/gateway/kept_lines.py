@@ -26,7 +26,8 @@ class _File:
     """One file, read from its beginning on."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        # Whatever has its name: of a pipe the launcher would wait for a writer.
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         self.begun_s = time.monotonic()
         self.read_bytes = 0
         self._rest = b""
@@ -39,7 +40,14 @@ class _File:
         """Return the whole lines that end in it."""
         self.read_bytes += len(news)
         *lines, self._rest = (self._rest + news).split(b"\n")
-        return [line.decode("utf-8", "replace") for line in lines]
+        # Blank ones are between lines, so that what is left of a torn one spoils no other.
+        return [line.decode("utf-8", "replace") for line in lines if line]
+
+    def is_at(self, path: Path) -> bool:
+        """Whether it is still there: others may have moved or removed it."""
+        with suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(self._descriptor), path.lstat())
+        return False
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -71,6 +79,9 @@ class KeptLines:
         self._newest = self._newest or _opened(self._path)
         # In this order: what a thread wrote into the moved file came before what the new one has.
         newest = self._newest.news() if self._newest is not None else b""
+        if self._newest is not None and not newest and not self._newest.is_at(self._path):
+            self._newest.close()
+            self._newest = None
         moved = self._moved.news() if self._moved is not None else b""
         self.is_behind = len(moved) == _AT_ONCE_BYTES
         lines = self._moved.took(moved) if self._moved is not None else []
@@ -92,7 +103,11 @@ class KeptLines:
                 self._moved_path.unlink(missing_ok=True)
                 self._moved.close()
                 self._moved = self._whole_s = None
-        elif self._newest is not None and self._newest.read_bytes > _LET_GO_BYTES:
+        elif (
+            self._newest is not None
+            and self._newest.read_bytes > _LET_GO_BYTES
+            and self._newest.is_at(self._path)
+        ):
             self._path.rename(self._moved_path)
             self._moved, self._newest = self._newest, None
             self._moved.begun_s = time.monotonic()

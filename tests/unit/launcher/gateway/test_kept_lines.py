@@ -1,5 +1,6 @@
 """Tests what is read of the file into which HAProxy writes, and when it is removed."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,42 @@ def test_what_is_written_down_is_removed_once_no_thread_writes_there(
     kept.let_go(kept_lines.time.monotonic())  # type: ignore[attr-defined]
     assert not moved.exists()
     assert KeptLines(file).news() == ["2 later"]
+
+
+def test_what_is_left_of_a_torn_line_spoils_no_other(file: Path, clock: Any):
+    kept = KeptLines(file)
+    write(file, "\n1 a\n\n2 to\n3 b\n")
+    assert kept.news() == ["1 a", "2 to", "3 b"]
+
+
+def test_a_file_that_was_removed_is_not_read_for_ever(file: Path, clock: Any):
+    kept = KeptLines(file)
+    write(file, "a\n")
+    assert kept.news() == ["a"]
+    file.unlink()
+    write(file, "b\n")
+    assert (kept.news(), kept.news()) == ([], ["b"])
+
+
+def test_one_of_two_launchers_moves_the_file(
+    file: Path, clock: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(kept_lines, "_LET_GO_BYTES", 1)
+    first, second = KeptLines(file), KeptLines(file)
+    write(file, "a\n")
+    assert first.news() == second.news() == ["a"]
+    first.let_go(clock.passed_s)
+    write(file, "b\n")
+    second.let_go(clock.passed_s)
+    assert (file.read_text(), file.with_suffix(".moved").read_text()) == ("b\n", "a\n")
+    assert first.news() == ["b"]
+
+
+def test_no_pipe_is_waited_for(file: Path, clock: Any):
+    kept = KeptLines(file)
+    os.mkfifo(file)
+    with pytest.raises(OSError, match="seek"):
+        kept.news()
 
 
 def test_a_directory_that_this_user_may_not_enter_is_said(tmp_path: Path, clock: Any):
