@@ -458,9 +458,11 @@ class Launcher:
     async def write_usage(self) -> None:
         """Write down what requests have used."""
         try:
-            if self._leader.leads():
-                self._hear_usage()
-            await self._usage.write()
+            try:
+                if self._leader.leads():
+                    self._hear_usage()
+            finally:
+                await self._usage.write()
         except OSError as error:
             self._reporter.once("", "usage_not_written", str(error))
         else:

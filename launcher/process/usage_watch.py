@@ -121,10 +121,16 @@ class UsageWatch:
     def hear(self, text: str = "") -> Sequence[tuple[str, Run]]:
         """Take what HAProxy has kept, then a line of the ring.
 
-        What was heard before, or is another line, counts nothing. Return services and runs whose
-        engines have counted more. Raises OSError.
+        What was heard before, or is another line, counts nothing. While the file can't be read
+        there is the ring. Return services and runs whose engines have counted more. Raises OSError.
         """
-        if self._hear_kept() and text:
+        try:
+            is_new = self._hear_kept()
+        except OSError:
+            if not text:
+                raise
+            is_new = True
+        if is_new and text:
             self._hear(text)
         counting, self._counting = self._counting, []
         return counting

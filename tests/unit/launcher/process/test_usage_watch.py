@@ -61,6 +61,17 @@ async def test_a_line_is_booked_for_its_run(daemon: Daemon, tmp_path: Path):
     assert (made.waiting, made.missed) == (0, 0)
 
 
+async def test_while_the_file_can_not_be_read_there_is_the_ring(daemon: Daemon, tmp_path: Path):
+    file = tmp_path / "kept" / "lines"
+    made = watch(daemon, tmp_path, KeptLines(file))
+    file.mkdir()
+    assert len(hear(made, [line(1), line(65)])) == 2
+    with pytest.raises(OSError, match="directory"):
+        made.hear()
+    await post(made)
+    assert len(daemon.booked) == 2
+
+
 async def test_sums_are_those_since_they_were_taken_last(daemon: Daemon, tmp_path: Path):
     made = watch(daemon, tmp_path)
     hear(made, [line(1), line(65)])
