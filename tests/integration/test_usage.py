@@ -220,8 +220,10 @@ def test_a_person_is_forgotten_and_every_sum_stays(ledger: Ledger, database: str
 def test_who_is_forgotten_twice_at_once_is_forgotten_once(ledger: Ledger, database: str):
     post(ledger, "b", [a_record(0), a_record(1, key_id="fedcba987654")])
     with psycopg.connect(database) as first, ThreadPoolExecutor(1) as threads:
-        forgets = "SELECT slicewise.forget_person(cluster, '', 'alice', NULL)"
-        first.execute(f"{forgets} FROM slicewise.usage_gateways")
+        first.execute(
+            "SELECT slicewise.forget_person(cluster, '', 'alice', NULL)"
+            " FROM slicewise.usage_gateways"
+        )
         second = threads.submit(forget, ledger, "alice")
         wait_for_a_lock(database)
         first.commit()
