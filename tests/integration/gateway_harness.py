@@ -54,6 +54,7 @@ GATEWAY_KEY, GATEWAY_CERTIFICATE = gateway_directory() / KEY, gateway_directory(
 INFER = "/v2/models/m/infer"
 STREAM = "/v2/models/m/generate_stream"
 CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
 OF_THE_HOST = (
     *(("Set-Cookie", "slicewise=of-a-tenant; Path=/"), ("SET-COOKIE", "a=b"), ("set-cookie2", "c")),
     *(("Clear-Site-Data", '"*"'), ("Strict-Transport-Security", "max-age=1"), ("alt-svc", "h2=x")),
@@ -111,6 +112,7 @@ class Replica:
         application.router.add_get("/health", self._ready)
         application.router.add_get("/ready", self._ready)
         application.router.add_post(CHAT, self._chat)
+        application.router.add_post(MESSAGES, self._chat)
         self._runner = web.AppRunner(application, keepalive_timeout=60, shutdown_timeout=0)
         self._keys = replica_keys()
         self._gateway_certificate = gateway_certificate

@@ -14,6 +14,7 @@ import pytest
 from gateway_harness import (
     CHAT,
     INFER,
+    MESSAGES,
     OF_THE_ANSWER,
     OF_THE_HOST,
     Harness,
@@ -582,6 +583,11 @@ async def test_what_haproxy_itself_answers_has_openai_s_form(tmp_path: Path, rep
         status, answer = await posted(gateway, json.dumps(ASKED).encode())
         assert (status, coded(answer)) == (504, "SW-GATEWAY-SLOW")
         assert answer["error"]["type"] == "server_error"
+        for path in (f"/t/chat{MESSAGES}", f"/t{MESSAGES}"):
+            status, answer = await posted(gateway, json.dumps(ASKED).encode(), path)
+            message = answer["error"].pop("message")
+            assert (status, message.partition(":")[0]) == (504, "SW-GATEWAY-SLOW")
+            assert answer == {"type": "error", "error": {"type": "api_error"}}
         status, answer = await posted(gateway, b'{"model": "none"}')
         assert (status, coded(answer)) == (503, "SW-GATEWAY-WAKING")
         status, answer = await posted(gateway, b"{}", f"/t/tensors{INFER}")
