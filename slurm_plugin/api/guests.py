@@ -52,8 +52,8 @@ class GuestLogins:
         UnreachableError (SW-DAEMON-STANDBY), and what the ledger raises.
         """
         self._leader.require()
-        self._rates.take_of_page()
         person = GUEST_PREFIX + request.name
+        self._rates.take_of_page(person)
         if self._settings.tenant_claim and not await asyncio.to_thread(_is_user, person):
             named = frozenset(request.tenants) & frozenset(self._settings.claimed_tenants)
             await asyncio.to_thread(self._ledger.guests.claim, person, named)

@@ -148,7 +148,7 @@ class ServiceKeys:
         async def changed(request: Any, principal: Principal) -> DoneAnswer:
             self._leader.require()
             if principal.by_page:
-                self._rates.take_of_page()
+                self._rates.take_of_page(principal.who)
             answer = await change(request, principal)
             await self.turn()
             return answer or DoneAnswer()

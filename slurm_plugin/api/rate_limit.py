@@ -19,6 +19,8 @@ OF_TENANT = RateLimit(at_once=240, every_s=15.0)
 """As much as four users may, so that one user does not use up the tenant's allowance."""
 OF_PAGE = RateLimit(at_once=240, every_s=1.0)
 """Of all visitors of the page together: so much can a web server do that was taken over."""
+OF_VISITOR = RateLimit(at_once=40, every_s=10.0)
+"""Of one of them: few can't keep the others from ending a leaked key, or guests from logging in."""
 
 
 class RateLimiter:
@@ -33,9 +35,9 @@ class RateLimiter:
             who = principal.who
             self._take({(OF_USER, who): "You have", (OF_TENANT, tenant): f"{tenant} has"})
 
-    def take_of_page(self) -> None:
-        """Count one change by the page; raises as ``take`` does."""
-        self._take({(OF_PAGE, ""): "The page's visitors have"})
+    def take_of_page(self, who: int | str) -> None:
+        """Count one change by a visitor of the page; raises as ``take`` does."""
+        self._take({(OF_PAGE, ""): "The page's visitors have", (OF_VISITOR, who): "You have"})
 
     def _take(self, whose: Mapping[tuple[RateLimit, int | str], str]) -> None:
         now_s = time.monotonic()

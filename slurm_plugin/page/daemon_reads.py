@@ -186,7 +186,9 @@ class DaemonReads:
                         answer: Answer = await client.ask(request)  # type: ignore[arg-type]  # each request asks for an answer
                         return answer
                 except SlicewiseError as error:
-                    if error.refusal.code != Code.BUSY or time.monotonic() > until_s:
+                    is_busy = error.refusal.code == Code.BUSY
+                    # Each try of a change counts against what visitors may change.
+                    if not is_busy or request.changes or time.monotonic() > until_s:
                         raise
                 await asyncio.sleep(again_s)
                 again_s = min(2 * again_s, _LATEST_AGAIN_S)

@@ -45,6 +45,7 @@ from slicewise.slurm_plugin.admission_server.admit import Admission
 from slicewise.slurm_plugin.api import desk as desk_module
 from slicewise.slurm_plugin.api import guests as guests_module
 from slicewise.slurm_plugin.api import keys as keys_module
+from slicewise.slurm_plugin.api import rate_limit
 from slicewise.slurm_plugin.api.access import Caller
 from slicewise.slurm_plugin.api.desk import Desk, Roles
 from slicewise.slurm_plugin.api.desks import operators_handlers
@@ -610,15 +611,31 @@ async def test_a_site_may_let_the_page_change_nothing(
     await asked.answer(as_user(WEB, "alice", "keys"))
 
 
+@pytest.mark.parametrize("key_id", [f"{ALICE:012x}", "no such key"])
+async def test_a_visitor_of_the_page_keeps_no_other_from_changes(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch, key_id: str
+):
+    """Nor by changes that are refused; a leaked key of another can't wait."""
+    as_user = guests_may_ask(asked, monkeypatch)
+    await two_keys(asked)
+    said = set[str]()
+    for _ in range(OF_PAGE.at_once):
+        try:
+            await asked.answer(posted(as_user("alice", "key-revoke"), key_id=key_id))
+        except InvalidInputError as error:
+            said.add(error.refusal.code)
+    assert "SW-RATE" in said
+    await asked.answer(posted(as_user("bob", "key-revoke"), key_id=f"{BOB:012x}"))
+    await let_in(asked, "vision")
+
+
 async def test_all_visitors_of_the_page_together_change_at_a_bounded_rate(
     asked: Asking, monkeypatch: pytest.MonkeyPatch
 ):
     """Ends of keys, too: so a web server that was taken over ends a few at a time."""
     as_user = acting(asked, monkeypatch)
-    for uid, tenant_s in ((ALICE, "vision"), (BOB, "nlp")):
-        await asked.as_user(
-            uid, **{**KEY, "tenant": tenant_s, "sha256": f"{uid:064x}"}, key_id=f"{uid:012x}"
-        )
+    await two_keys(asked)
+    monkeypatch.setattr(rate_limit, "OF_VISITOR", OF_PAGE)
     for _ in range(OF_PAGE.at_once):
         one = as_user(WEB, "alice", "key-revoke")
         await asked.answer(posted(one, key_id=f"{ALICE:012x}"))
@@ -626,6 +643,13 @@ async def test_all_visitors_of_the_page_together_change_at_a_bounded_rate(
         await asked.answer(posted(as_user(WEB, "bob", "key-revoke"), key_id=f"{BOB:012x}"))
     # In a shell a leaked key doesn't wait.
     await asked.as_user(BOB, op="key-revoke", key_id=f"{BOB:012x}")
+
+
+async def two_keys(asked: Asking) -> None:
+    """A key of alice's, and one of bob's."""
+    for uid, tenant_s in ((ALICE, "vision"), (BOB, "nlp")):
+        words = {**KEY, "tenant": tenant_s, "sha256": f"{uid:064x}"}
+        await asked.as_user(uid, **words, key_id=f"{uid:012x}")
 
 
 async def test_a_first_key_is_made_knowingly(asked: Asking):

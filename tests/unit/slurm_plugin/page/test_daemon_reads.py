@@ -6,6 +6,7 @@ import pytest
 
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.key_messages import KeyRevokeRequest
 from slicewise.cluster.rpc.message import DoneAnswer
 from slicewise.cluster.rpc.overview_messages import OverviewRequest
 from slicewise.cluster.settings.file import DaemonSettings
@@ -41,6 +42,14 @@ async def test_what_the_daemon_is_too_busy_for_is_asked_again(
     users = asked(3, "SW-BUSY")
     await DaemonReads(DaemonSettings()).ask("alice", OverviewRequest())
     assert users == ["alice"] * 4
+
+
+async def test_a_change_is_asked_for_once(asked: Callable[[int, str], list[str]]):
+    """Each try counts against what visitors may change: they would be kept out for being busy."""
+    users = asked(1, "SW-BUSY")
+    with pytest.raises(InvalidInputError, match="No"):
+        await DaemonReads(DaemonSettings()).change("alice", KeyRevokeRequest(key_id="a" * 12))
+    assert users == ["alice"]
 
 
 async def test_a_busy_daemon_is_asked_again_soon_and_then_less_often(
