@@ -90,6 +90,7 @@ def _address(text: str) -> str:
 
 
 Address = Annotated[str, AfterValidator(_address)]
+_Tenant = Annotated[str, AfterValidator(account_name)]
 
 
 def _listed(value: object) -> object:
@@ -490,7 +491,7 @@ class OidcSettings(_Section):
         description="Claim of the id_token that names tenants of people who are no users of this"
         " host; they make keys of these tenants on the page, and see nothing else. Empty: none.",
     )
-    claimed_tenants: tuple[str, ...] = Field(
+    claimed_tenants: tuple[_Tenant, ...] = Field(
         (), description="The only tenants that tenant_claim may name."
     )
     tenant_claim_days: int = Field(
@@ -624,7 +625,7 @@ class MarketplaceSettings(_Section):
         description="Loopback address and port where the daemon answers the agent; empty: none. A"
         " proxy on the same host speaks https.",
     )
-    tokens: Mapping[Annotated[str, AfterValidator(account_name)], Path] = Field(
+    tokens: Mapping[_Tenant, Path] = Field(
         {},
         description="For each tenant, whose keys the agent may make, a file with a token of 32"
         " bytes at least that only SlurmUser and root can read; read at each question.",

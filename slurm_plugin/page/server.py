@@ -349,7 +349,7 @@ class WebServer:
             return await self._users.find(named.name)
         except InvalidInputError:
             own = self._settings.oidc
-            if not own.tenant_claim:
+            if not own.tenant_claim or await self._users.has(named.name):
                 raise
             allowed = tuple(t for t in named.tenants if t in own.claimed_tenants)[:MOST_CLAIMED]
             return await self._reads.guest(WebGuestRequest.of(name=named.name, tenants=allowed))

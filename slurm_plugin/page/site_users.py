@@ -28,10 +28,7 @@ class SiteUsers:
         ``alice@REALM`` is alice where REALM is ``web.realm``. Raises InvalidInputError
         (SW-FORBIDDEN) for other realms, and for who is no user of this host who may log in so.
         """
-        name, mark, realm = named.strip().partition("@")
-        is_known = not mark or (bool(self._realm) and realm.lower() == self._realm.lower())
-        # A thread: the host may ask a directory of users for it.
-        user = await asyncio.to_thread(_user, name) if is_known else None
+        user = await self._named(named)
         if user is None or user.pw_uid == 0 or user.pw_name in self._programs:
             raise InvalidInputError(
                 Code.FORBIDDEN,
@@ -39,6 +36,16 @@ class SiteUsers:
                 "Operators log in under their own names: web.operators; realms: web.realm",
             )
         return user.pw_name
+
+    async def has(self, named: str) -> bool:
+        """Whether this host has such a user, also one who may not log in so."""
+        return await self._named(named) is not None
+
+    async def _named(self, named: str) -> pwd.struct_passwd | None:
+        name, mark, realm = named.strip().partition("@")
+        is_known = not mark or (bool(self._realm) and realm.lower() == self._realm.lower())
+        # A thread: the host may ask a directory of users for it.
+        return await asyncio.to_thread(_user, name) if is_known else None
 
 
 def _user(name: str) -> pwd.struct_passwd | None:

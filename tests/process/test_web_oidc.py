@@ -53,6 +53,10 @@ def provider() -> Iterator[str]:
         oidc_provider_mock.User(
             sub="host", claims={"preferred_username": "alice", "groups": "vision"}
         ),
+        *(
+            oidc_provider_mock.User(sub=name, claims={"preferred_username": name, "groups": "lab"})
+            for name in ("root", "slurm", "slicewise")
+        ),
     ]
     bare = oidc_provider_mock.User(sub="bare", claims={})
     with oidc_provider_mock.run_server_in_thread(user_claims=[*users, bare]) as server:
@@ -186,6 +190,22 @@ async def test_a_user_of_the_host_is_no_guest(tmp_path: Path, provider: str):
         path = await back(page, await to_provider(page), "host")
         assert (await page.get(path))[2]["Location"] == "/cluster"
         assert page.guests == []
+
+
+@pytest.mark.parametrize("sub", ["root", "slurm", "slicewise"])
+async def test_who_may_not_log_in_is_no_guest_either(tmp_path: Path, provider: str, sub: str):
+    async with served(tmp_path, provider, **GUESTS) as page:
+        path = await back(page, await to_provider(page), sub)
+        assert (await page.get(path))[0] == 403
+        assert page.guests == []
+
+
+@pytest.mark.parametrize("tenant", ["vision", "Vision"])
+async def test_tenants_are_allowed_in_any_case(tmp_path: Path, provider: str, tenant: str):
+    own = {**GUESTS, "claimed_tenants": (tenant,)}
+    async with served(tmp_path, provider, **own) as page:
+        path = await back(page, await to_provider(page), "one")
+        assert (await page.get(path))[2]["Location"] == "/usage"
 
 
 async def test_without_the_setting_a_claim_lets_nobody_in(page: PageServer):
