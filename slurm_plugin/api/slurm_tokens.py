@@ -6,12 +6,16 @@ from pathlib import Path
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError
+from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.slurm_plugin.common.log import report_failure
 
 _ALGORITHM = "HS256"
 _CLAIM = "sun"
 """Slurm's word for the user's name."""
 _LEAST_KEY_BYTES = 16
+_AHEAD_S = 60
+"""By how much the clock that made a token may be ahead: who says that it begins later makes it for
+longer."""
 _PRIVATE = b"PRIVATE KEY-----"
 _BLOCK_BYTES = 64
 """Of SHA-256."""
@@ -82,7 +86,7 @@ def _lasts_at_most(begin: object, end: object, most_s: int) -> bool:
     if not isinstance(begin, int | float) or not isinstance(end, int | float | str):
         return False
     # PyJWT has read the end as a whole number before, also of a text.
-    return int(end) - begin <= most_s
+    return int(end) - min(begin, wall_s() + _AHEAD_S) <= most_s
 
 
 def _key_in(key_file: Path) -> bytes:

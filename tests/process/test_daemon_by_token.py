@@ -130,6 +130,7 @@ REFUSED = {
     "a beginning that is none": signed(iat="today"),
     "too long": signed(exp=int(time.time()) + 2 * DAY_S),
     "for ever": signed(exp=2**63 - 1),
+    "not begun": signed(iat=int(time.time()) + 9 * DAY_S, exp=int(time.time()) + 10 * DAY_S),
     "a long end as text": signed(exp=str(2**40)),
     "nobody": signed(sun="no-such-user"),
     "a name that is none": signed(sun="ro\0ot"),
