@@ -7,7 +7,6 @@ that it made for that tenant.
 
 import asyncio
 import hmac
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields
 from decimal import Decimal
@@ -83,6 +82,8 @@ _NO_TOKEN = Refusal(
 )
 _NO_QUESTION = Refusal(Code.WIRE, "This is no HTTP request.")
 _REPORT_EVERY_S = 10.0
+_READS = 2
+"""At a time, as many as one user has; further ones wait."""
 
 _USE = {field.name for field in fields(KeyUse)}
 
@@ -112,6 +113,7 @@ class MarketplaceDoor:
         self._is_tenant = is_tenant
         self._server = HttpServer(Guests(_PLACES), self._reply, LIMITS, lambda _: _NO_QUESTION)
         self._changing = asyncio.Lock()
+        self._reading = asyncio.Semaphore(_READS)
         self._used: dict[str, RateUse] = {}
         self._report_due_s = 0.0
         self._places: Mapping[str, tuple[type[BaseModel], _Answer]] = {
@@ -216,7 +218,9 @@ class MarketplaceDoor:
             report_failure("credential_refused", error, **fields)
 
     async def _from_ledger(self, read: Callable[[], Any]) -> Any:
-        return await self._reads.from_ledger(os.geteuid(), read)
+        # As one user: operators' reads have a line of their own, which no agent may fill.
+        async with self._reading:
+            return await self._reads.from_ledger(AGENT, read)
 
     async def _keys(self, tenant: str) -> tuple[KeyView, ...]:
         """All keys that the agent ever made for the tenant."""
@@ -352,12 +356,13 @@ class MarketplaceDoor:
         report("key_blocked", key=key_id, tenant=tenant, user=AGENT, is_blocked=is_blocked)
 
     async def _delete(self, ended: EndedKeys, tenant: str) -> object:
-        ids = {key.key_id for key in await self._keys(tenant)}
+        keys = {key.key_id: key for key in await self._keys(tenant)}
         for token in ended.keys:
-            if token not in ids:
+            if token not in keys:
                 raise _unknown(token)
-        for token in ended.keys:
-            await self._end(token, tenant)
+        for token in dict.fromkeys(ended.keys):
+            if keys[token].revoked_s is None:
+                await self._end(token, tenant)
         return {"deleted_keys": list(ended.keys)}
 
     async def _end(self, token: str, tenant: str) -> None:

@@ -28,6 +28,7 @@ from slicewise.cluster.settings.file import MarketplaceSettings
 from slicewise.slurm_plugin.api.marketplace import MarketplaceDoor
 from slicewise.slurm_plugin.ledger.keys import NewKey
 from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.services.marketplace import AGENT
 
 pytestmark = pytest.mark.integration
 
@@ -97,7 +98,8 @@ class Site:
         self.changes += 1
 
 
-async def from_ledger(_: int, read: Callable[[], object]) -> object:
+async def from_ledger(who: int | str, read: Callable[[], object]) -> object:
+    assert who == AGENT, "operators' reads have a line of their own"
     return await asyncio.to_thread(read)
 
 
@@ -121,7 +123,9 @@ async def site(ledger: Ledger, tmp_path: Path) -> AsyncIterator[Site]:
     await door.stop()
 
 
-async def test_an_order_is_keys_that_are_paused_restored_rotated_and_ended(site: Site) -> None:
+async def test_an_order_is_keys_that_are_paused_restored_rotated_and_ended(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     agent = site.vision
     assert await agent.tells("GET", "/health/readiness") == {
         "status": "healthy",
@@ -158,10 +162,14 @@ async def test_an_order_is_keys_that_are_paused_restored_rotated_and_ended(site:
         await agent.tells("POST", "/key/unblock", {"key": record["token"]})
     living = {rotated["token"], made[1]["token"], third["token"]}
     assert site.opens() == living
+    caplog.set_level("INFO", "slicewise.daemon")
     await agent.tells("POST", "/key/delete", {"keys": sorted(living)})
+    assert caplog.text.count("key_revoked") == len(living)
     assert (await agent.keys(), site.opens()) == ({}, set())
-    # A delete frees the alias; a second one changes nothing.
+    # A delete frees the alias; a second one changes nothing, and fills no log.
+    caplog.clear()
     await agent.tells("POST", "/key/delete", {"keys": sorted(living)})
+    assert "key_revoked" not in caplog.text
     await agent.order(f"{ORDER}-1")
     assert site.changes == 12
 
