@@ -93,7 +93,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._json(404, {"detail": "Not Found"})
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        body = self._body()
         if self.path in {"/load_lora_adapter", "/unload_lora_adapter"}:
             self._adapt(json.loads(body))
         elif self.path != "/v1/completions":
@@ -106,6 +106,16 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(f"The following requested LoRA adapters are not loaded: {{'{name}'}}")
         else:
             self._complete(asked)
+
+    def _body(self) -> bytes:
+        if self.headers.get("transfer-encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("content-length", 0)))
+        pieces = list[bytes]()
+        while length := int(self.rfile.readline(), 16):
+            pieces.append(self.rfile.read(length))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(pieces)
 
     def _adapt(self, asked: dict[str, Any]) -> None:
         """Load an adapter, of which only its configuration is read, or unload it."""
