@@ -400,7 +400,7 @@ def allowance(tokens: int, **more: object) -> TokenAllowance:
     return TokenAllowance.model_validate(said)
 
 
-async def allow(metered: Metered, *allowances: TokenAllowance, for_s: int = 60) -> None:
+async def allow(metered: Metered, *allowances: TokenAllowance, for_s: int = 600) -> None:
     """As the launcher does, which has posted all that has ended."""
     process, taken = await metered.gateway.runtime.taken()
     until_s = int(time.time()) + for_s

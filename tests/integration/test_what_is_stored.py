@@ -6,6 +6,8 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from http import HTTPStatus
+from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -108,6 +110,13 @@ class Site:
             until_routed(self.sandbox, f"{TENANT}/{name}")
         made = self.slicewise("key", "create", TENANT, "--name", "ci", "--yes", "--json")
         self.key = str(json.loads(made)["key"])
+        until(self._opens)
+
+    def _opens(self) -> bool:
+        """Whether the gateway knows the key; it is told each second."""
+        gateway = HTTPConnection(self.address)
+        gateway.request("GET", "/v1/models", headers={"Authorization": f"Bearer {self.key}"})
+        return gateway.getresponse().status == HTTPStatus.OK
 
     def slicewise(self, *words: str) -> str:
         return self.sandbox.run("bob", ("slicewise", *words)).stdout
