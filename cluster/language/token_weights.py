@@ -50,9 +50,9 @@ def measured_weights(rows: Iterable[Measurement]) -> TokenWeights:
     is read: that is what the prompt costs. At the highest throughput the instance is never idle, so
     what a request takes of it then, less its prompt, is what its answer costs.
     """
-    known = [(row, row.tokens) for row in rows if row.tokens and row.throughput_mrps]
-    alone = [tokens for row, tokens in known if row.batch == 1]
-    busiest = max(known, key=lambda pair: (pair[0].throughput_mrps, pair[0].batch), default=None)
+    measured = [(row, row.tokens) for row in rows if row.tokens and row.throughput_mrps]
+    alone = [tokens for row, tokens in measured if row.batch == 1]
+    busiest = max(measured, key=lambda pair: (pair[0].throughput_mrps, pair[0].batch), default=None)
     if not alone or busiest is None:
         return DEFAULT
     request_us = 1_000_000_000 // busiest[0].throughput_mrps

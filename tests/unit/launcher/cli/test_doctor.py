@@ -97,6 +97,7 @@ def test_it_finds_a_partition_that_does_not_take_the_tenants_jobs(
     assert said == "Partition gpu has DenyQos with slicewise_vision"
 
 
+@pytest.mark.usefixtures("clock")
 def test_without_slurm_it_says_so_and_looks_at_the_rest(
     node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
