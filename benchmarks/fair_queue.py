@@ -8,8 +8,8 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -22,7 +22,7 @@ from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
 from rich.table import Table
 
 from benchmarks import reporting
-from benchmarks.line import Line
+from benchmarks.line import Line, chats_answered
 from benchmarks.machine import machine
 from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyGrant
 from slicewise.cluster.runtime.console import console
@@ -107,24 +107,6 @@ async def _answer(request: web.Request) -> web.StreamResponse:
     return stream
 
 
-async def _ready(_request: web.Request) -> web.Response:
-    return web.Response()
-
-
-@asynccontextmanager
-async def _engine(socket: Path) -> AsyncIterator[None]:
-    application = web.Application()
-    application.router.add_post("/v1/chat/completions", _answer)
-    application.router.add_get("/health", _ready)
-    runner = web.AppRunner(application, shutdown_timeout=0)
-    await runner.setup()
-    await web.UnixSite(runner, str(socket)).start()
-    try:
-        yield
-    finally:
-        await runner.cleanup()
-
-
 async def _ask(session: ClientSession, url: str, person: Person, heard: Heard) -> None:
     body = {"model": "chat", "stream": True, "prompt_tokens": person.prompt}
     body |= {"max_tokens": person.answer, "messages": [{"role": "user", "content": "a"}]}
@@ -172,7 +154,8 @@ async def _run(persons: tuple[Person, ...], seconds: float, *, fair: bool) -> He
     with tempfile.TemporaryDirectory() as place:
         line = Line(Path(place), ENGINES["llamacpp"], SERVICE, PLACES)
         with line.door():
-            async with _engine(line.place / line.engine.sockets[0]), line.haproxy():
+            socket = line.place / line.engine.sockets[0]
+            async with chats_answered(socket, _answer), line.haproxy():
                 runtime = HaproxyRuntime(line.settings)
                 keys = {
                     sha256(person.name.encode()).hexdigest(): KeyGrant(

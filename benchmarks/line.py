@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from aiohttp import web
+
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.rpc.key_messages import GrantsAnswer
 from slicewise.cluster.settings.gateway import GatewaySettings, LimitSettings
@@ -151,3 +153,24 @@ async def until(holds: Callable[[], Awaitable[bool]], patience_s: float = _START
 
 def _child(process: int) -> int:
     return int(Path(f"/proc/{process}/task/{process}/children").read_text().split()[0])
+
+
+@asynccontextmanager
+async def chats_answered(
+    socket: Path, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> AsyncIterator[None]:
+    """An engine on a unix socket that is ready, and of which ``answer`` gives the chats."""
+    application = web.Application()
+    application.router.add_post("/v1/chat/completions", answer)
+    application.router.add_get("/health", _ready)
+    runner = web.AppRunner(application, shutdown_timeout=0)
+    await runner.setup()
+    await web.UnixSite(runner, str(socket)).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()
+
+
+async def _ready(_request: web.Request) -> web.Response:
+    return web.Response()

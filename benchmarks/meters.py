@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from rich.table import Table
 
 from benchmarks import reporting
 from benchmarks.engines import SLOTS, TOKENS, Way, _added, _llama_server
-from benchmarks.line import Line, until
+from benchmarks.line import Line, chats_answered, until
 from benchmarks.machine import machine
 from benchmarks.meters_launcher import Books
 from benchmarks.meters_run import (
@@ -311,7 +311,7 @@ async def _asks_haproxy(line: Line, requests: int) -> Mapping[str, Any]:
     """
     took_ms: dict[bool, list[float]] = {True: [], False: []}
     with line.door():
-        async with _ready_answers(line.place / line.engine.sockets[0]):
+        async with chats_answered(line.place / line.engine.sockets[0], _ready_answer):
             for is_with in (True, False, False, True):
                 async with line.haproxy("" if is_with else _FILTERS) as worker:
                     # What keeps a line needs the directory that the launcher makes.
@@ -326,24 +326,11 @@ async def _asks_haproxy(line: Line, requests: int) -> Mapping[str, Any]:
     }
 
 
-@asynccontextmanager
-async def _ready_answers(socket: Path) -> AsyncIterator[None]:
-    async def answer(request: web.Request) -> web.Response:
-        await request.read()
-        usage = {"prompt_tokens": 900, "completion_tokens": 100, "total_tokens": 1000}
-        message = {"role": "assistant", "content": "a" * 400}
-        return web.json_response({"choices": [{"message": message}], "usage": usage})
-
-    application = web.Application()
-    application.router.add_post("/v1/chat/completions", answer)
-    application.router.add_get("/health", answer)
-    runner = web.AppRunner(application, shutdown_timeout=0)
-    await runner.setup()
-    await web.UnixSite(runner, str(socket)).start()
-    try:
-        yield
-    finally:
-        await runner.cleanup()
+async def _ready_answer(request: web.Request) -> web.Response:
+    await request.read()
+    usage = {"prompt_tokens": 900, "completion_tokens": 100, "total_tokens": 1000}
+    message = {"role": "assistant", "content": "a" * 400}
+    return web.json_response({"choices": [{"message": message}], "usage": usage})
 
 
 async def _ask_often(line: Line, requests: int) -> None:

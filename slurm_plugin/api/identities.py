@@ -21,6 +21,7 @@ from slicewise.cluster.language.errors import InvalidInputError, Refusal, Slicew
 from slicewise.cluster.rpc.messages import REQUEST_LIMIT
 from slicewise.cluster.rpc.munge import Munge
 from slicewise.cluster.rpc.munge_rpc import PREFIX, SEALED_PATH, seal, unseal
+from slicewise.cluster.rpc.token_client import CURVE
 from slicewise.cluster.settings.file import DaemonSettings
 from slicewise.slurm_plugin.api.http_server import SERVER, Question
 from slicewise.slurm_plugin.api.routes import Asked, HttpReply
@@ -39,9 +40,6 @@ _BEARER = "Bearer "
 _MOST_TOKEN = 4096
 TOKEN_S = 86_400
 """A token that was made for longer asks nothing: who steals one has it for a day at most."""
-CURVE = "prime256v1"
-"""The one group of handshakes: OpenSSL's largest would take a fifth of a second for a stranger's
-hello, and commands, the only clients, have this one."""
 
 
 @dataclass(frozen=True)
