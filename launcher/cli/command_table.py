@@ -60,7 +60,7 @@ FOR_EVERYBODY: Mapping[str, Command] = {
     ),
     "usage": Command(
         "slicewise.slurm_plugin.cli.commands.usage:usage_app",
-        "Show requests and tokens, by service, day, tenant, person or key.",
+        "Show requests and tokens, by service, day, month, tenant, person or key.",
     ),
     "mig": Command(
         "slicewise.slurm_plugin.cli.commands.mig:mig_app",

@@ -17,7 +17,6 @@ from slicewise.cluster.language.host_findings import Space
 from slicewise.cluster.language.slurm.values import numbers
 from slicewise.cluster.rpc.munge import Munge
 from slicewise.cluster.rpc.token_client import trust_of
-from slicewise.cluster.runtime.database import database_place
 from slicewise.cluster.runtime.host_look import (
     disabled_units,
     has_systemd,
@@ -284,6 +283,8 @@ def _slurm_users_needs(
 
 def _database_socket(settings: Settings) -> Path | None:
     """Return PostgreSQL's socket, if the ledger is asked by one whose folder is known."""
+    from slicewise.cluster.runtime.database import database_place  # noqa: PLC0415 -- not for --help
+
     with suppress(SlicewiseError):
         place = database_place(database_url(settings.database))
         if place.host.startswith("/"):
