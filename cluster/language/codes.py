@@ -693,8 +693,8 @@ class Code(StrEnum):
         """)
     GATEWAY_TOKENS = ("SW-GATEWAY-TOKENS", Area.CLIENTS, ExitCode.FAILED, """
         429 with Retry-After: a limit of tokens of the tenant, the person or the key leaves none,
-        the budget of tokens that pays is used up (token_budget), or no tokens could be set aside
-        for an exact one.
+        the budget of tokens that pays is used up, or no tokens could be set aside for an exact
+        one. The message says which limit, or whose budget.
 
         Wait for as long as Retry-After says, or ask for a higher limit; of a budget
         `slicewise budget show TENANT --meter tokens`.

@@ -62,6 +62,10 @@ class UsageRecord(Message):
     outcome: Outcome = "whole"
 
 
+TokenLimitName = Literal["", "tokens_per_minute", "tokens_per_month", "token_budget"]
+"""Which limit of tokens it is; "" if there is none."""
+
+
 class RefusedRecord(Message):
     """A record that is not booked, and never will be; ``why`` says it for people."""
 
@@ -159,13 +163,18 @@ class TokenAllowance(AllowanceSubject):
         tokens: at most so many may be in flight, or ended and not posted, at any moment until the
             allowance expires. In place of what the gateway was allowed before.
         is_exact: whether a request without an allowance is refused; if not, it is let through.
-        why: which limit leaves nothing more, for the client; "" while there is some.
-        retry_s: seconds until more may be left, where ``why`` says something.
+        limit: the limit, or budget, that leaves least.
+        payer: whose budget it is, if it is one.
+        used_up_until: the date until which nobody has any of it, "" if no date is known; None
+            while something is left.
+        retry_s: seconds until more may be left; 0 while there is some.
     """
 
     tokens: int
     is_exact: bool
-    why: str = ""
+    limit: TokenLimitName = ""
+    payer: str = Field("", max_length=64)
+    used_up_until: str | None = Field(None, pattern=r"^(\d{4}-\d\d-\d\d)?$")
     retry_s: int = 0
 
 

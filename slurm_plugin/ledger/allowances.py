@@ -12,7 +12,7 @@ from sqlalchemy import Connection, delete, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
 from slicewise.cluster.language.meters import TOKENS
-from slicewise.cluster.language.periods import Period, next_start_s
+from slicewise.cluster.language.periods import Period, date_text, next_start_s
 from slicewise.cluster.rpc.limit_messages import SubjectLimits
 from slicewise.cluster.rpc.usage_messages import TokenAllowance, WantedAllowance
 from slicewise.cluster.runtime.database import writing
@@ -26,6 +26,7 @@ from slicewise.slurm_plugin.ledger.usage_tables import (
 )
 from slicewise.slurm_plugin.rules.accounting.allowances import (
     MINUTE_S,
+    Renewal,
     TokenLimits,
     TokenPool,
     TokenShare,
@@ -61,11 +62,12 @@ class AllowanceTime:
         """The first day of this month."""
         return datetime.fromtimestamp(self.now_s, ZoneInfo(self.zone)).date().replace(day=1)
 
-    @property
-    def month_left_s(self) -> int:
-        """Seconds until the next month begins."""
-        next_s = next_start_s(Period.MONTH, int(self.now_s), self.zone)
-        return (next_s or 0) - int(self.now_s)
+    def renewal(self, period: Period) -> Renewal:
+        """When the next such period begins."""
+        next_s = next_start_s(period, int(self.now_s), self.zone)
+        if next_s is None:
+            return Renewal()
+        return Renewal(next_s - int(self.now_s), date_text(next_s, self.zone))
 
 
 class Allowances(LedgerPart):
@@ -102,12 +104,13 @@ class Allowances(LedgerPart):
             paid = self._paid(
                 connection, elsewhere, policy=policy, payers=payers, wants=wants, at=at
             )
+            month = at.renewal(Period.MONTH)
             held_of = {
                 subject: held(
                     _limits(limit) or TokenLimits(None, None),
                     uses[subject],
                     wants.get(subject, 0),
-                    month_left_s=at.month_left_s,
+                    month=month,
                     expires_s=int(at.expires_s),
                 )
                 for subject, limit in limited.items()
@@ -145,12 +148,11 @@ class Allowances(LedgerPart):
             names = [name for name in payers if payers[name] == payer]
             if budget is None:
                 continue
-            next_s = next_start_s(budget.period, int(at.now_s), at.zone)
             pool = TokenPool(
                 payer,
                 unspent(balances.get(payer)) + budget.overdraft,
                 sum(elsewhere.get((name, "", ""), 0) for name in names),
-                None if next_s is None else next_s - int(at.now_s),
+                at.renewal(budget.period),
             )
             wanted = {name: wants.get((name, "", ""), 0) for name in sorted(names)}
             of_pool = pooled(pool, wanted, int(at.expires_s))
@@ -280,6 +282,8 @@ def _allowance(subject: Subject, share: TokenShare, *, is_exact: bool) -> TokenA
         key_id=key_id,
         tokens=share.tokens,
         is_exact=is_exact,
-        why=share.why,
+        limit=share.limit,
+        payer=share.payer,
+        used_up_until=share.used_up_until,
         retry_s=share.retry_s,
     )

@@ -343,8 +343,8 @@ class Harness:
         plan = plan_routes(await self.runtime.observe(), routes)
         await self.runtime.apply(plan.changes)
 
-    async def load(self) -> Load:
-        return load_of((await self.runtime.observe()).backend_of("t/a"))
+    async def load(self, service: str = "t/a") -> Load:
+        return load_of((await self.runtime.observe()).backend_of(service))
 
     async def set_keys(
         self,

@@ -7,7 +7,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -429,39 +429,92 @@ async def test_a_limit_of_tokens_is_taken_from_and_ends(metered: Metered):
     # 5 are left, so one more may begin.
     assert (await asked(metered))[0] == 200
     assert (await asked(metered))[0] == 429
-    used_up = allowance(0, why="tokens_per_month: used up", retry_s=77)
-    await allow(metered, used_up)
+    await metered.line(3)
+
+
+A_MONTH = "the limit of tokens a month of tenant t"
+A_BUDGET = "tenant lab's budget of tokens"
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({}, "the limit of tokens of tenant t leaves none now"),
+        ({"limit": "tokens_per_month"}, f"{A_MONTH} leaves none now"),
+        (
+            {"limit": "tokens_per_month", "used_up_until": "2025-12-01"},
+            f"{A_MONTH} is used up until 2025-12-01",
+        ),
+        ({"limit": "token_budget", "payer": "lab"}, f"{A_BUDGET} leaves none now"),
+        (
+            {"limit": "token_budget", "payer": "lab", "used_up_until": "2025-12-01"},
+            f"{A_BUDGET} is used up until 2025-12-01",
+        ),
+        (
+            {"limit": "token_budget", "payer": "lab", "used_up_until": ""},
+            f"{A_BUDGET} is used up",
+        ),
+    ],
+)
+async def test_who_is_refused_is_told_which_limit_it_was(
+    metered: Metered, said: dict[str, str], message: str
+):
+    await allow(metered, allowance(0, retry_s=77, **said))
     status, text, headers = await asked(metered)
     assert (status, headers["retry-after"]) == (429, "77")
-    assert "SW-GATEWAY-TOKENS: the limit of tokens a month of tenant t leaves none now" in text
-    await metered.line(3)
-    assert len(metered.engine.headers) > 0
+    error = json.loads(text)["error"]
+    assert error["code"] == "SW-GATEWAY-TOKENS"
+    assert error["message"] == f"SW-GATEWAY-TOKENS: {message}. Try again after Retry-After."
+    assert metered.engine.bodies == []
+
+
+CROWD_ASKS = json.dumps({"model": "chat", "max_tokens": 50, "stream": True})
+HOLD = len(CROWD_ASKS) + 50
+"""Tokens that such a request takes until it ends."""
+MORE = (os.cpu_count() or 1) - 1
+"""Requests that may be let in beyond a limit: in the same moment each other thread may take what is
+left, too."""
+
+
+@asynccontextmanager
+async def crowd(metered: Metered, count: int) -> AsyncIterator[int]:
+    """So many requests at once, whose clients wait for the end of answers that have none.
+
+    Yields how many were let in, once each was let in or refused.
+    """
+    metered.engine.said = Said([], STREAM, then="goes on")
+    url = f"{metered.gateway.settings.url}/t/chat{CHAT}"
+
+    async def ask() -> int:
+        async with metered.gateway.session.post(url, data=CROWD_ASKS) as answer:
+            await answer.read()
+            return answer.status
+
+    tasks = [asyncio.create_task(ask()) for _ in range(count)]
+
+    async def are_decided() -> bool:
+        load = await metered.gateway.load("t/chat")
+        let_in = load.in_flight + load.queued
+        return sum(task.done() for task in tasks) + let_in == count
+
+    try:
+        await eventually(are_decided)
+        refused = [task.result() for task in tasks if task.done()]
+        assert set(refused) == {429}
+        yield count - len(refused)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_requests_at_once_take_no_token_twice(metered: Metered):
-    """Each holds its prompt's bytes and 50 tokens until it ends; in the same moment each other
-    thread may let one in.
-    """
-    threads = os.cpu_count() or 1
-    metered.engine.said = Said([], STREAM, then="goes on")
+    """Of 200 tokens the first two take 101 and 99."""
     await allow(metered, allowance(200))
-    url = f"{metered.gateway.settings.url}/t/chat{CHAT}"
-    sent = {"model": "chat", "max_tokens": 50, "stream": True}
-
-    async def ask() -> int:
-        async with metered.gateway.session.post(url, json=sent) as answer:
-            return answer.status
-
-    asking = [asyncio.create_task(ask()) for _ in range(20)]
-
-    async def are_refused() -> bool:
-        return 18 - threads < sum(task.done() for task in asking) <= 18
-
-    await eventually(are_refused)
-    _, taken = await metered.gateway.runtime.taken()
-    assert 0 < taken["t"].held <= 100 * (1 + threads)
-    for task in asking:
-        task.cancel()
+    async with crowd(metered, 20) as let_in:
+        _, taken = await metered.gateway.runtime.taken()
+        assert 2 <= let_in <= 2 + MORE
+        assert 200 <= taken["t"].held <= 200 + MORE * HOLD
 
 
 @pytest.mark.parametrize(("is_exact", "status"), [(True, 429), (False, 200)])
@@ -478,7 +531,7 @@ async def test_without_a_ledger_exact_limits_close_and_others_open(
 async def test_haproxy_that_starts_again_begins_with_closed_limits(metered: Metered):
     await allow(metered, allowance(1000))
     file = metered.gateway.settings.directory / "allowances.map"
-    assert file.read_text() == "t 0/0/exact/1/tokens/-\n"
+    assert file.read_text() == "t 0/0/exact/1/tokens/-/-/-\n"
 
 
 async def test_what_was_allowed_to_the_process_before_a_reload_allows_the_next_one_nothing(
@@ -507,32 +560,11 @@ async def has_taken(metered: Metered, ended: int, held: int) -> bool:
 async def test_a_hundred_requests_at_once_take_what_ten_may_and_aborts_give_it_back(
     metered: Metered,
 ):
-    metered.engine.said = Said([], STREAM, then="goes on")
-    url = f"{metered.gateway.settings.url}/t/chat{CHAT}"
-    sent = json.dumps({"model": "chat", "max_tokens": 50, "stream": True})
-    hold = len(sent) + 50
-    await allow(metered, allowance(10 * hold))
-
-    async def ask() -> int:
-        async with metered.gateway.session.post(url, data=sent) as answer:
-            return answer.status
-
-    # In the same moment each other thread may let one in.
-    threads = os.cpu_count() or 1
-    asking = [asyncio.create_task(ask()) for _ in range(100)]
-
-    async def are_refused() -> bool:
-        _, taken = await metered.gateway.runtime.taken()
-        refused = sum(task.done() and task.result() == 429 for task in asking)
-        is_within = "t" in taken and 10 * hold <= taken["t"].held < (10 + threads) * hold
-        return 90 - threads < refused <= 90 and is_within
-
-    try:
-        await eventually(are_refused)
-    finally:
-        # Four have a place at the replica, the others wait.
-        for task in asking:
-            task.cancel()
+    """Four have a place at the replica, the others wait."""
+    await allow(metered, allowance(10 * HOLD))
+    async with crowd(metered, 100) as let_in:
+        assert 10 <= let_in <= 10 + MORE
+        assert await has_taken(metered, 0, let_in * HOLD)
     await eventually(lambda: has_taken(metered, 0, 0))
 
 

@@ -199,7 +199,8 @@ def test_a_budget_that_is_used_up_gives_nothing_and_says_when_more_comes(budgete
     budgeted.post(a_record(0, 1200))
     for allowance in budgeted.allowed(wanted={"vision": 500}).values():
         assert (allowance.tokens, allowance.is_exact) == (0, True)
-        assert allowance.why == "token_budget: of lab: used up"
+        assert (allowance.limit, allowance.payer) == ("token_budget", "lab")
+        assert allowance.used_up_until == "2025-12-01"
         assert allowance.retry_s == NEXT_S - NOW_S
     budgeted.ledger.budgets.enter(
         BudgetEntry("lab", "grant", 600, None, "olga", "more", meter=TOKENS.name), None
@@ -231,7 +232,7 @@ def test_a_limit_and_a_budget_hold_together(budgeted: Site):
     assert allowed(400).tokens == 100
     ended = allowed(300)
     assert (ended.tokens, ended.is_exact) == (0, True)
-    assert ended.why == "tokens_per_month: used up"
+    assert (ended.limit, ended.used_up_until) == ("tokens_per_month", "2025-12-01")
 
 
 def test_no_check_passes_although_the_budget_is_used_up(budgeted: Site):
@@ -241,7 +242,9 @@ def test_no_check_passes_although_the_budget_is_used_up(budgeted: Site):
     assert sum(one.tokens for one in budgeted.allowed("two", {"speech": 400}).values()) == 0
     budgeted.post(a_record(1, 400))
     ended = budgeted.allowed("two", {"speech": 1}).values()
-    assert {(one.tokens, one.why) for one in ended} == {(0, "token_budget: of lab: used up")}
+    assert {(one.tokens, one.payer, one.used_up_until) for one in ended} == {
+        (0, "lab", "2025-12-01")
+    }
 
 
 def test_many_gateways_that_pass_one_check_get_no_more_than_the_budget_has(budgeted: Site):

@@ -67,6 +67,8 @@ def bounds(
 
     What has ended and is not unposted was posted: the ledger has taken it off what is left. A
     subject with a name that can be none is left out. ``boot`` names the process that has taken.
+    Behind the second of the next try stand the limit, whose budget it is, and until when nobody has
+    any of it: ``-`` for what is not so, ``?`` for a date that is not known.
     """
     entries = {}
     for allowance in allowances:
@@ -75,10 +77,13 @@ def bounds(
             continue
         ended = taken.get(subject, TakenTokens(0, 0)).ended
         posted = max(0, ended - unposted.get(subject, 0))
-        limit = allowance.why.partition(":")[0] or "tokens"
+        limit, payer = allowance.limit or "tokens", "-"
+        if can_be(allowance.payer) and "/" not in allowance.payer:
+            payer = allowance.payer
+        until = "-" if allowance.used_up_until is None else allowance.used_up_until or "?"
         entries[subject] = (
             f"{posted + allowance.tokens}/{until_s}/{'exact' if allowance.is_exact else 'open'}"
-            f"/{allowance.retry_s or 1}/{limit}/{boot}"
+            f"/{allowance.retry_s or 1}/{limit}/{payer}/{until}/{boot}"
         )
     return entries
 
@@ -86,4 +91,4 @@ def bounds(
 def expired(entries: Mapping[str, str]) -> Mapping[str, str]:
     """Return what HAProxy begins with: limits of which nothing is set aside yet."""
     parts = {subject: entry.split("/") for subject, entry in entries.items()}
-    return {subject: f"0/0/{part[2]}/1/tokens/-" for subject, part in parts.items()}
+    return {subject: f"0/0/{part[2]}/1/tokens/-/-/-" for subject, part in parts.items()}

@@ -6,8 +6,9 @@ tokens a budget pays holds the less of both: of its limits, and of what the budg
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from slicewise.cluster.rpc.usage_messages import TokenLimitName
 from slicewise.slurm_plugin.rules.accounting.shares import divided
 
 MINUTE_S = 60
@@ -37,16 +38,39 @@ class TokenUse:
 
 
 @dataclass(frozen=True)
+class Renewal:
+    """When a limit or a budget has its whole amount again.
+
+    Attributes:
+        left_s: seconds until then; None for a budget without periods.
+        on: the date, as people write it; "" for a budget without periods.
+    """
+
+    left_s: int | None = None
+    on: str = ""
+
+
+@dataclass(frozen=True)
 class TokenShare:
-    """What a gateway may hold; if that is nothing, ``why``, and seconds until more may be left."""
+    """What a gateway may hold, and of which limit.
+
+    Attributes:
+        limit: the limit, or budget, that leaves least; "" if there is none.
+        payer: whose budget it is, if it is one.
+        used_up_until: the date until which nobody has any of it, "" if no date is known; None
+            while something is left, if only for requests that other gateways have let in.
+        retry_s: seconds until more may be left; 0 while there is some.
+    """
 
     tokens: int
-    why: str = ""
+    limit: TokenLimitName = ""
+    payer: str = ""
+    used_up_until: str | None = None
     retry_s: int = 0
 
 
 def held(
-    limits: TokenLimits, use: TokenUse, wanted: int, *, month_left_s: int, expires_s: int
+    limits: TokenLimits, use: TokenUse, wanted: int, *, month: Renewal, expires_s: int
 ) -> TokenShare:
     """What a gateway may hold now: what it wants, or half of what is left if it wants less.
 
@@ -54,23 +78,33 @@ def held(
     """
     lefts = []
     if limits.a_minute is not None:
-        lefts.append((limits.a_minute - use.in_minute, "tokens_per_minute", MINUTE_S))
+        lefts.append((limits.a_minute - use.in_minute, _A_MINUTE, _MINUTE))
     if limits.a_month is not None:
-        lefts.append((limits.a_month - use.in_month, "tokens_per_month", month_left_s))
+        lefts.append((limits.a_month - use.in_month, _A_MONTH, month))
     if not lefts:
         return TokenShare(wanted)
-    unposted, limit, retry_s = min(lefts)
+    unposted, empty, renewal = min(lefts, key=lambda left: left[0])
     left = max(0, unposted - use.elsewhere)
     tokens = min(left, max(wanted, -(-left // 2)))
-    if tokens:
-        return TokenShare(tokens)
-    if unposted > 0:
-        return TokenShare(0, f"{limit}: {_ELSEWHERE}", expires_s)
-    return TokenShare(0, f"{limit}: used up", retry_s)
+    return _share(empty, tokens, renewal, is_used_up=unposted <= 0, expires_s=expires_s)
 
 
-_ELSEWHERE = "what is left is set aside for other gateways"
 _LONGEST_S = 86_400
+_MINUTE = Renewal(MINUTE_S)
+_A_MINUTE, _A_MONTH = TokenShare(0, "tokens_per_minute"), TokenShare(0, "tokens_per_month")
+
+
+def _share(
+    empty: TokenShare, tokens: int, renewal: Renewal, *, is_used_up: bool, expires_s: int
+) -> TokenShare:
+    if tokens:
+        return replace(empty, tokens=tokens)
+    if not is_used_up:
+        return replace(empty, retry_s=expires_s)
+    retry_s = _LONGEST_S if renewal.left_s is None else renewal.left_s
+    # The last minute moves on with each second: it is never used up until some time.
+    until = None if empty == _A_MINUTE else renewal.on
+    return replace(empty, used_up_until=until, retry_s=retry_s)
 
 
 @dataclass(frozen=True)
@@ -81,13 +115,13 @@ class TokenPool:
         payer: whose budget it is.
         unposted: what it may still pay for, its overdraft with it.
         elsewhere: how much of that is set aside for other gateways, and not expired.
-        renewed_s: seconds until its next period begins; None without periods.
+        renewal: its next period.
     """
 
     payer: str
     unposted: int
     elsewhere: int = 0
-    renewed_s: int | None = None
+    renewal: Renewal = Renewal()
 
 
 def pooled(pool: TokenPool, wanted: Mapping[str, int], expires_s: int) -> Mapping[str, TokenShare]:
@@ -108,12 +142,9 @@ def pooled(pool: TokenPool, wanted: Mapping[str, int], expires_s: int) -> Mappin
 
 
 def _of_pool(pool: TokenPool, tokens: int, expires_s: int) -> TokenShare:
-    if tokens:
-        return TokenShare(tokens)
-    if pool.unposted > 0:
-        return TokenShare(0, f"token_budget: of {pool.payer}: {_ELSEWHERE}", expires_s)
-    retry_s = _LONGEST_S if pool.renewed_s is None else pool.renewed_s
-    return TokenShare(0, f"token_budget: of {pool.payer}: used up", retry_s)
+    empty = TokenShare(0, "token_budget", pool.payer)
+    is_used_up = pool.unposted <= 0
+    return _share(empty, tokens, pool.renewal, is_used_up=is_used_up, expires_s=expires_s)
 
 
 def less(limited: TokenShare | None, paid: TokenShare | None) -> TokenShare:

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,11 +53,36 @@ def test_held_and_unposted_tokens_together_never_exceed_what_was_allowed(
 
 def test_haproxy_begins_with_what_has_expired():
     allowance = TokenAllowance(
-        tenant="nlp", key_id="k", tokens=0, is_exact=True, why="tokens_per_month: used up"
+        tenant="nlp", key_id="k", tokens=0, is_exact=True, limit="tokens_per_month", retry_s=5
     )
     entries = bounds([allowance], {}, {}, 9, "gw-17-5")
-    assert entries == {"nlp//k": "0/9/exact/1/tokens_per_month/gw-17-5"}
-    assert expired(entries) == {"nlp//k": "0/0/exact/1/tokens/-"}
+    assert entries == {"nlp//k": "0/9/exact/5/tokens_per_month/-/-/gw-17-5"}
+    assert expired(entries) == {"nlp//k": "0/0/exact/1/tokens/-/-/-"}
+
+
+@pytest.mark.parametrize(
+    ("payer", "until", "written"),
+    [
+        ("lab", "2025-12-01", "lab/2025-12-01"),
+        ("lab", "", "lab/?"),
+        ("lab", None, "lab/-"),
+        ("x; shutdown sessions", None, "-/-"),
+        ("a/b", None, "-/-"),
+    ],
+)
+def test_of_a_budget_it_is_said_whose_it_is_and_until_when_it_is_used_up(
+    payer: str, until: str | None, written: str
+):
+    allowance = TokenAllowance(
+        tenant="nlp",
+        tokens=0,
+        is_exact=True,
+        limit="token_budget",
+        payer=payer,
+        used_up_until=until,
+    )
+    entries = bounds([allowance], {}, {}, 9, "gw-17-5")
+    assert entries == {"nlp": f"0/9/exact/1/token_budget/{written}/gw-17-5"}
 
 
 def test_a_name_that_can_be_none_costs_itself_alone():

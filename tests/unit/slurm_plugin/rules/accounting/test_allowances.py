@@ -4,8 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicewise.slurm_plugin.rules.accounting.allowances import (
+    Renewal,
     TokenLimits,
     TokenPool,
+    TokenShare,
     TokenUse,
     held,
     less,
@@ -14,7 +16,8 @@ from slicewise.slurm_plugin.rules.accounting.allowances import (
 
 LIMIT = st.none() | st.integers(0, 10_000)
 AMOUNT = st.integers(0, 20_000)
-TIMES = {"month_left_s": 1000, "expires_s": 10}
+NEXT_MONTH = Renewal(1000, "2025-12-01")
+TIMES = {"month": NEXT_MONTH, "expires_s": 10}
 
 
 @given(st.builds(TokenLimits, LIMIT, LIMIT), AMOUNT, AMOUNT, st.lists(AMOUNT, max_size=5))
@@ -34,7 +37,7 @@ def test_gateways_never_get_more_together_than_what_is_left(
 def test_while_something_is_left_somebody_gets_it(limit: int, in_month: int, wanted: int):
     got = held(TokenLimits(None, limit), TokenUse(0, in_month), wanted, **TIMES)
     assert (got.tokens > 0) == (in_month < limit)
-    assert bool(got.why) == (got.tokens == 0)
+    assert (got.used_up_until, got.retry_s) == ((None, 0) if got.tokens else ("2025-12-01", 1000))
 
 
 def test_a_gateway_that_wants_little_gets_half_of_what_is_left():
@@ -46,11 +49,12 @@ def test_a_gateway_that_wants_little_gets_half_of_what_is_left():
 def test_the_reason_is_the_limit_that_leaves_least():
     limits = TokenLimits(100, 5000)
     over = held(limits, TokenUse(100, 4000), 5, **TIMES)
-    assert (over.why, over.retry_s) == ("tokens_per_minute: used up", 60)
+    # The last minute moves on: no date is known until which it is used up.
+    assert over == TokenShare(0, "tokens_per_minute", retry_s=60)
     over = held(limits, TokenUse(0, 5001), 5, **TIMES)
-    assert (over.why, over.retry_s) == ("tokens_per_month: used up", 1000)
+    assert over == TokenShare(0, "tokens_per_month", used_up_until="2025-12-01", retry_s=1000)
     over = held(limits, TokenUse(0, 0, 100), 5, **TIMES)
-    assert (over.retry_s, "other gateways" in over.why) == (10, True)
+    assert over == TokenShare(0, "tokens_per_minute", retry_s=10)
 
 
 WANTED = st.dictionaries(st.sampled_from("abcdef"), st.just(0) | AMOUNT, min_size=1)
@@ -67,15 +71,22 @@ def test_tenants_of_one_budget_never_get_more_together_than_it_has(
     assert sum(tokens.values()) <= left
     # Nobody who wants something gets less for those who want nothing.
     assert sum(tokens[name] for name in wanted if wanted[name]) >= min(left, sum(wanted.values()))
-    assert all(bool(share.why) == (share.tokens == 0) for share in given_shares.values())
+    assert {(share.limit, share.payer) for share in given_shares.values()} == {
+        ("token_budget", "lab")
+    }
+    assert all(bool(share.retry_s) == (share.tokens == 0) for share in given_shares.values())
 
 
 def test_a_budget_that_is_used_up_says_when_its_period_ends():
-    used_up = TokenPool("lab", 0, 0, renewed_s=500)
+    used_up = TokenPool("lab", 0, 0, Renewal(500, "2025-12-01"))
     (share,) = pooled(used_up, {"a": 9}, 10).values()
-    assert (share.why, share.retry_s) == ("token_budget: of lab: used up", 500)
-    (share,) = pooled(TokenPool("lab", 5, 5), {"a": 9}, 10).values()
-    assert ("other gateways" in share.why, share.retry_s) == (True, 10)
+    assert (share.used_up_until, share.retry_s) == ("2025-12-01", 500)
+    # Without periods only a grant ends that.
+    (share,) = pooled(TokenPool("lab", 0, 0), {"a": 9}, 10).values()
+    assert (share.used_up_until, share.retry_s) == ("", 86_400)
+    # What is left is set aside for other gateways.
+    (share,) = pooled(TokenPool("lab", 5, 5, Renewal(500, "2025-12-01")), {"a": 9}, 10).values()
+    assert (share.used_up_until, share.retry_s) == (None, 10)
 
 
 def test_the_less_of_limit_and_budget_holds_and_says_why():
