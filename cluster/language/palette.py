@@ -105,6 +105,24 @@ FIGURES: Mapping[str, Look] = MappingProxyType(
 )
 """Amounts over time, each a line: a tenant's in slices or slice-hours, a service's."""
 
+START_PHASES: Mapping[str, Look] = MappingProxyType(
+    {
+        "notice": Look("notice", Colour("#a9cbe6", "#2f5f86"), "bright_blue"),
+        "decide": Look("decide", Colour("#6ba3d0", "#4a86b8"), "blue"),
+        "grant": Look("grant", Colour("#175a8a", "#7fbdea"), "cyan"),
+        "queue": Look("queue", Colour("#e5bd62", "#8a6414"), "yellow"),
+        "launch": Look("launch", Colour("#d99a10", "#b98418"), "bright_yellow"),
+        "step": Look("step", Colour("#80560a", "#f0cf83"), "bright_red"),
+        "load": Look("load", Colour("#1f6b3a", "#7fd19d"), "green"),
+        "check": Look("check", Colour("#7cc596", "#3f7f57"), "bright_green"),
+        "route": Look("route", Colour("#c7a3e2", "#70489a"), "bright_magenta"),
+        "answer": Look("answer", Colour("#8650b8", "#b98ae0"), "magenta"),
+        "ended": Look("ended", Colour("#b3261e", "#ff8a80"), "red"),
+    }
+)
+"""Phases of a replica's start, as parts of a bar: one hue each for the launcher, Slurm, the engine
+and the gateway."""
+
 SERIES: tuple[Look, ...] = (
     Look("", Colour("#0072b2", "#56b4e9")),
     Look("", Colour("#d55e00", "#ffa94d"), dashes=(7, 3)),

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from slicewise.cluster.language.jobs import RunOfJob
+from slicewise.cluster.language.starts import MOST_STARTS, StartTrace
 from slicewise.cluster.rpc.message import Answer, Asks, DoneAnswer, Message, Request, TenantText
 from slicewise.cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 
@@ -285,6 +286,8 @@ class ServiceReport(Message):
         engine_load: what the replicas' servers say that they work on; None is not known.
         adapters: its LoRA adapters.
         old_engine: engine and version of a replica, if it has holes that a newer one mends; or "".
+        starts: its last starts, the newest last; None are those that were reported before. Who
+            reads reports of many services gets the newest one.
     """
 
     tenant: str = Field(max_length=64)
@@ -312,6 +315,7 @@ class ServiceReport(Message):
     engine_load: ReplicaLoad | None = None
     adapters: tuple[AdapterReport, ...] = ()
     old_engine: str = Field("", max_length=100, pattern=r"^[ -~]*$")
+    starts: tuple[StartTrace, ...] | None = Field(None, max_length=MOST_STARTS)
 
 
 class ServiceReportRequest(Request, Asks[DoneAnswer], post="service-reports", asker="launcher"):

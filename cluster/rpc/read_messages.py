@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from slicewise.cluster.language.accounts import account_name
+from slicewise.cluster.language.starts import StartTrace
 from slicewise.cluster.rpc.message import NO_CONTROLS, Answer, Asks, Message, Request, TenantText
 
 
@@ -71,6 +72,30 @@ class ServiceEventsAnswer(Answer):
 
 class ServiceEventsRequest(Request, Asks[ServiceEventsAnswer], get="service-events"):
     """Asks what happened to the replicas of services of a name that are there now.
+
+    Of a tenant, or of all that the user may read.
+    """
+
+    name: TenantText
+    tenant: TenantText | None = None
+
+
+class ServiceStarts(Message):
+    """The last starts of one service, the newest last."""
+
+    tenant: str
+    name: str
+    starts: tuple[StartTrace, ...]
+
+
+class ServiceStartsAnswer(Answer):
+    """The starts of services of that name, as the launcher has reported them."""
+
+    services: tuple[ServiceStarts, ...]
+
+
+class ServiceStartsRequest(Request, Asks[ServiceStartsAnswer], get="service-starts"):
+    """Asks how the replicas of services of a name have started, the last 20 of each service.
 
     Of a tenant, or of all that the user may read.
     """

@@ -43,6 +43,7 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "service apply": (*_APPLIED, f"{_CLI}.service:AppliedStarted"),
     "service rollback": _APPLIED,
     "service events": (f"{_MESSAGES}:ServiceEvent[]",),
+    "service trace": (f"{_CLI}.service_trace:ServiceTrace",),
     "service history": ("slicewise.launcher.rules.services.history:PastGeneration[]",),
     "service url": (f"{_CLI}.service_view:Address",),
     "service schema": (f"{_CLI}.show_file:FileKey[]",),

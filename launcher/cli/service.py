@@ -28,6 +28,7 @@ from slicewise.launcher.cli.service_events import events_app
 from slicewise.launcher.cli.service_history import HistoryName, earlier_generation, history_app
 from slicewise.launcher.cli.service_init import init_app
 from slicewise.launcher.cli.service_orders import order_app
+from slicewise.launcher.cli.service_trace import trace_app
 from slicewise.launcher.cli.service_view import view_app
 from slicewise.launcher.cli.service_wait import Started, Timeout, start_once, wait_app, wait_for
 from slicewise.launcher.gateway.identity import certificate
@@ -397,3 +398,4 @@ service_app.add_typer(order_app)
 service_app.add_typer(wait_app)
 service_app.add_typer(history_app)
 service_app.add_typer(events_app)
+service_app.add_typer(trace_app)

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from slicewise.cluster.language.audience import EVERY_TENANT
 from slicewise.cluster.language.palette import style_of
+from slicewise.cluster.language.starts import StartTrace, longest_words, total_s
 from slicewise.cluster.language.units import slices_text, slices_words
 from slicewise.cluster.rpc.messages import AdapterReport, ReplicaLoad, ServiceQuality, ServiceReport
 from slicewise.cluster.runtime.console import (
@@ -139,24 +140,35 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
     if service.quality is not None:
         yield "answers", Text(_quality(service, service.quality))
     if service.report is not None:
-        yield (
-            "desired",
-            Text(f"{_replicas_words(service.report.desired_replicas)}: {service.report.reason}"),
-        )
-        if service.report.concurrency is not None:
-            yield "carries", Text(_carries(service.report))
-        if service.token_objective:
-            yield "tokens", Text(_tokens(service, service.report))
-        if old := service.report.old_engine:
-            yield "engine", Text(f"{old}: {upgrade(old.rpartition(' ')[0])}", style="yellow")
-        if service.report.engine_load is not None:
-            yield "engines", Text("; ".join(_servers(service.report.engine_load)))
-        for adapter in service.report.adapters:
-            yield "adapter", Text(_adapter(adapter), style="red" if adapter.why else "")
+        yield from _reported(service, service.report)
     yield "slice", Text(_slice(service))
     yield "quota", Text(_quota(service))
     for heading, text, style in _remarks(service):
         yield heading, Text(text, style=style)
+
+
+def _reported(service: ServiceObservation, report: ServiceReport) -> Iterable[tuple[str, Text]]:
+    yield "desired", Text(f"{_replicas_words(report.desired_replicas)}: {report.reason}")
+    if report.starts:
+        yield "last start", Text(_last_start(service, report.starts[-1]))
+    if report.concurrency is not None:
+        yield "carries", Text(_carries(report))
+    if service.token_objective:
+        yield "tokens", Text(_tokens(service, report))
+    if old := report.old_engine:
+        yield "engine", Text(f"{old}: {upgrade(old.rpartition(' ')[0])}", style="yellow")
+    if report.engine_load is not None:
+        yield "engines", Text("; ".join(_servers(report.engine_load)))
+    for adapter in report.adapters:
+        yield "adapter", Text(_adapter(adapter), style="red" if adapter.why else "")
+
+
+def _last_start(service: ServiceObservation, trace: StartTrace) -> str:
+    state = {"starting": " so far", "ended": " until it ended", "ready": ""}[trace.state]
+    return (
+        f"{total_s(trace):.2f} s{state} ({trace.start_class}): {longest_words(trace)}"
+        f" (all: slicewise service trace {service.name})"
+    )
 
 
 def _audience(audience: Sequence[str]) -> str:

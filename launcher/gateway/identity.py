@@ -100,10 +100,11 @@ def ends_s(file: Path) -> int:
 
 
 @lru_cache(_KNOWN_REPLICAS)
-def context(directory: Path, certificate: str) -> ssl.SSLContext:
+def context(directory: Path, certificate: str, protocol: str = "") -> ssl.SSLContext:
     """Return a TLS context with which the gateway talks to the replica with this certificate only.
 
     A replica that starts is asked several times a second, so its context is made once.
+    ``protocol`` is one of ALPN; "" is HTTP.
 
     Raises OSError without the gateway's key, ssl.SSLError (an OSError) or ValueError for what is no
     certificate, and ValueError for one that may sign others.
@@ -121,6 +122,8 @@ def context(directory: Path, certificate: str) -> ssl.SSLContext:
     if found.cert_store_stats()["x509_ca"]:
         raise ValueError("a certificate that may sign others")
     found.load_cert_chain(directory / KEY)
+    if protocol:
+        found.set_alpn_protocols([protocol])
     return found
 
 

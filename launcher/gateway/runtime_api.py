@@ -52,8 +52,6 @@ COMPLETE_KEY = ".complete"
 """Key in the map of services that marks it as complete; no ``tenant/service`` looks like it."""
 RING = "requests"
 """Name of HAProxy's ring by which the launcher hears of requests."""
-HELD = "held"
-"""First word of a line of the ring: a backend holds requests."""
 TOLD_KEY = ".told"
 """Key in the map of protected tenants, set once a launcher has told which tenants are protected; no
 tenant has that name."""

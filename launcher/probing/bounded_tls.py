@@ -56,6 +56,11 @@ class BoundedTls:
         await self._done(self._tls.do_handshake)
         self._is_let_in = False
 
+    @property
+    def protocol(self) -> str:
+        """The protocol that both sides have chosen by ALPN; "" is none."""
+        return self._tls.selected_alpn_protocol() or ""
+
     async def write(self, data: bytes) -> None:
         """Send ``data``; wait while the other side does not read."""
         self._tls.write(data)

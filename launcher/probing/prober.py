@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from slicewise.cluster.language.adapters import MOST_ADAPTERS
 from slicewise.cluster.runtime.log import bound, emit
+from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.launcher.gateway.identity import context
 from slicewise.launcher.probing.bounded_tls import (
     BoundedTls,
@@ -30,6 +31,7 @@ from slicewise.launcher.rules.engines.engine import (
     CountedEngine,
     Engine,
     Probe,
+    ReadyTimes,
     Request,
     TokenCounts,
     TokenEngine,
@@ -38,6 +40,7 @@ from slicewise.launcher.rules.engines.least_versions import LEAST_VERSIONS, is_t
 from slicewise.launcher.rules.engines.load import EngineLoad
 from slicewise.launcher.rules.engines.statistics import Counts
 from slicewise.launcher.rules.probing.http_answer import HEAD_BYTES, Head, parse_head, parse_size
+from slicewise.launcher.rules.probing.start_marks import MOST_BYTES, PROTOCOL, marks_s
 
 DEADLINE_S = 1.0
 INFERENCE_DEADLINE_S = 60.0
@@ -154,9 +157,14 @@ class Prober:
 
     async def _ask_until_ours(self, replica: Replica) -> None:
         pause_s, costly_pause_s = _FIRST_PAUSE_S, _LONGEST_PAUSE_S
+        loaded_s = None
         while True:
             asked_s = time.monotonic()
             answer = await self._answer(replica)
+            if (times := answer.times) is not None:
+                # An inference that fails is asked again, of a model that was loaded before.
+                loaded_s = loaded_s or times.loaded_s
+                answer = replace(answer, times=replace(times, loaded_s=loaded_s))
             if answer != self._answers.get(replica, _SILENT):
                 self._answers[replica] = answer
                 self._news.set()
@@ -213,12 +221,42 @@ async def probe(gateway: Path, replica: Replica) -> Answer:
         return _NOT_LET_IN
     except _NO_ANSWER:
         return _SILENT
-    if answer.probe is Probe.OURS and replica.adapters:
-        # One that can't be loaded keeps neither the model nor other adapters from serving.
-        await fit_adapters(gateway, replica)
-    if answer.probe is Probe.OURS and replica.infers:
-        answer = replace(await _inferred(peer), is_costly=True)
-    return replace(answer, too_old=await _too_old(peer)) if answer.probe is Probe.OURS else answer
+    return await _ready(gateway, peer, answer) if answer.probe is Probe.OURS else answer
+
+
+async def _ready(gateway: Path, peer: "_Peer", answer: Answer) -> Answer:
+    """Return the answer of a replica that says it is ready, once it has shown that."""
+    replica, loaded_s = peer.replica, wall_s()
+    # Meanwhile: no start takes longer since it is timed.
+    marks = asyncio.create_task(_marks_s(gateway, replica))
+    try:
+        if replica.adapters:
+            # One that can't be loaded keeps neither the model nor other adapters from serving.
+            await fit_adapters(gateway, replica)
+        if replica.infers:
+            answer = replace(await _inferred(peer), is_costly=True)
+        times = ReadyTimes(loaded_s, wall_s())
+        if answer.probe is not Probe.OURS:
+            return replace(answer, times=times)
+        too_old = await _too_old(peer)
+        return replace(answer, too_old=too_old, times=replace(times, marks_s=await marks))
+    finally:
+        marks.cancel()
+
+
+async def _marks_s(gateway: Path, replica: Replica) -> Mapping[str, float]:
+    """Ask a replica's door when its script has set its marks; none if it does not tell."""
+    try:
+        tls_context = context(gateway, replica.certificate, PROTOCOL)
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            connected(replica.address, replica.port, tls_context, MOST_BYTES) as tls,
+        ):
+            # A door of an earlier version leads to the server, which would wait for a request.
+            text = await tls.rest(MOST_BYTES) if tls.protocol == PROTOCOL else b""
+            return marks_s(text, wall_s())
+    except (TooLongError, *_NO_ANSWER):
+        return {}
 
 
 async def _too_old(peer: "_Peer") -> str:

@@ -25,7 +25,6 @@ from slicewise.cluster.settings.file import LauncherSettings, Settings
 from slicewise.launcher.gateway.haproxy import HaproxyRuntime
 from slicewise.launcher.gateway.identity import require_key
 from slicewise.launcher.gateway.kept_lines import KeptLines
-from slicewise.launcher.gateway.runtime_api import HELD
 from slicewise.launcher.probing.prober import (
     Prober,
     Replica,
@@ -43,6 +42,7 @@ from slicewise.launcher.process.metrics import Metrics
 from slicewise.launcher.process.reporter import ServiceReporter
 from slicewise.launcher.process.saved_state import SavedRows, SavedState
 from slicewise.launcher.process.saved_state import saved_curves as kept_curves
+from slicewise.launcher.process.start_watch import StartWatch
 from slicewise.launcher.process.statistics import ServiceStatistics
 from slicewise.launcher.process.statistics_socket import StatisticsSocket
 from slicewise.launcher.process.store import StateStore
@@ -51,6 +51,7 @@ from slicewise.launcher.process.turn import Daemon, Replicas, Runtime, Turned, t
 from slicewise.launcher.process.usage_journal import UsageJournal
 from slicewise.launcher.process.usage_watch import UsageWatch
 from slicewise.launcher.rules.engines.registry import ENGINES, unknown_engines
+from slicewise.launcher.rules.gateway.start_lines import parse_start_line
 from slicewise.launcher.rules.turn.clock_step import STEP_S, after_step
 from slicewise.launcher.rules.turn.curves import Curves, KeptCurve, kept
 from slicewise.launcher.rules.turn.outliers import Verdict
@@ -224,6 +225,7 @@ class Launcher:
         self._tokens = tokens or TokenWatch(_never)
         self._adapters = adapters or AdapterWatch(_never)
         self._usage = usage or UsageWatch()
+        self._starts = StartWatch()
         self._renew = renew
         self._limits_tokens = self._renewed_with_limits = True
         self._fair_queues = fair_queues or FairQueues()
@@ -306,7 +308,10 @@ class Launcher:
                 *(self._daemon, self._runtime, self._replicas, self._state),
                 left=self._left,
                 rests=self._rests,
-                heard=Heard(self._tokens.counts, self._tokens.loads, self._adapters.tried),
+                heard=Heard(
+                    *(self._tokens.counts, self._tokens.loads, self._adapters.tried),
+                    self._starts.heard,
+                ),
                 curves=self._curves,
                 now_s=self._now_s,
             )
@@ -395,10 +400,12 @@ class Launcher:
 
     def _heard(self, line: str) -> None:
         self._reporter.once("", "gateway_not_heard", "")
-        if line.startswith(f"{HELD} "):
-            self._held()
-        else:
+        if (told := parse_start_line(line)) is None:
             self._hear_usage(line)
+            return
+        self._starts.hear(told)
+        if told.what == "held":
+            self._held()
 
     def _hear_usage(self, line: str = "") -> None:
         for service, run in self._usage.hear(line):

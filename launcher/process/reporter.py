@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Protocol
 
 from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.starts import StartTrace
 from slicewise.cluster.rpc.messages import AdapterReport, ServiceQuality, ServiceReport
 from slicewise.launcher.rules.engines.load import ServersLoad
 from slicewise.launcher.rules.gateway.timings import Timings
@@ -16,6 +17,9 @@ from slicewise.launcher.rules.turn.state import ServiceState, State
 
 TIMINGS_S = 5.0
 """Seconds between two questions to the gateway how long requests took."""
+STARTS_AGAIN_S = 60.0
+"""Seconds after which starts that have not changed are sent again: a report without them is less
+than half as long, and most have nothing new of them."""
 AGAIN_S = 10.0
 """Seconds after which an unchanged report is sent again: the daemon may have restarted."""
 _MESSAGE_BYTES = 48 * 1024
@@ -57,6 +61,7 @@ class ServiceReporter:
         self._state: State = {}
         self._samples: dict[tuple[str, str], Samples] = {}
         self._told: dict[str, tuple[float, ServiceReport]] = {}
+        self._starts_told: dict[str, tuple[float, tuple[StartTrace, ...] | None]] = {}
 
     def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over what a turn found.
@@ -95,10 +100,20 @@ class ServiceReporter:
                 unmeasured = error
         reports = dict(self._found(plan, now_s))
         self._told = {key: told for key, told in self._told.items() if key in reports}
-        due = {key: report for key, report in reports.items() if self._is_due(key, report, now_s)}
+        self._starts_told = {key: told for key, told in self._starts_told.items() if key in reports}
+        due = {
+            key: self._without_old_starts(key, report, now_s)
+            for key, report in reports.items()
+            if self._is_due(key, report, now_s)
+        }
         for some in _messages(due):
             await self._daemon.report_services(tuple(some.values()))
-            self._told |= {key: (now_s, report) for key, report in some.items()}
+            self._told |= {key: (now_s, reports[key]) for key in some}
+            self._starts_told |= {
+                key: (now_s, report.starts)
+                for key, report in some.items()
+                if report.starts is not None
+            }
         if unmeasured is not None:
             raise unmeasured
 
@@ -142,6 +157,11 @@ class ServiceReporter:
             )
             more = {"adapters": self._adapters(key), "old_engine": self._too_old(key)}
             yield key, report.model_copy(update=more)
+
+    def _without_old_starts(self, key: str, report: ServiceReport, now_s: float) -> ServiceReport:
+        told_s, starts = self._starts_told.get(key, (0.0, None))
+        is_old = starts == report.starts and now_s - told_s < STARTS_AGAIN_S
+        return report.model_copy(update={"starts": None}) if is_old else report
 
     def _is_due(self, key: str, report: ServiceReport, now_s: float) -> bool:
         told_s, told = self._told.get(key, (0.0, None))

@@ -36,6 +36,7 @@ class SavedRows(Generic[Row]):
     def __init__(self, store: Store | None, rows: TypeAdapter[Row]) -> None:
         self._store, self._rows = store, rows
         self._saved: Mapping[str, bytes] = {}
+        self._written: Mapping[str, Row] = {}
         self._is_loaded = store is None
         self._failed = False
 
@@ -80,11 +81,18 @@ class SavedRows(Generic[Row]):
         self._failed = True
 
     def _write(self, store: Store, state: Mapping[str, Row]) -> Mapping[str, bytes]:
-        now = {key: line for key, row in state.items() if (line := self._line(key, row))}
+        # Of most services nothing has moved since: the same value has the same line.
+        now = {
+            key: line
+            for key, row in state.items()
+            if (line := self._saved.get(key, b"") if self._written.get(key) is row else b"")
+            or (line := self._line(key, row))
+        }
         changed = {key: line for key, line in now.items() if self._saved.get(key) != line}
         ended = self._saved.keys() - now.keys()
         if changed or ended:
             store.save({key: json.loads(line) for key, line in changed.items()}, ended)
+        self._written = state
         return now
 
     def _line(self, key: str, row: Row) -> bytes:

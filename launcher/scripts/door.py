@@ -11,10 +11,15 @@ This file travels inside the batch script and runs on the node, beside the serve
 Python 3.8 and its standard library. It is started before Slurm has allotted the ports: they are
 written to PRIVATE's file ``server``, after the server's process id: one for each SOCKET.
 
+A client that chooses the protocol START is told how long ago each step of the start was, as
+PRIVATE's file ``marks`` has it, and nothing else: by seconds that have passed, since the clocks of
+two hosts differ.
+
 SIGUSR1 makes it let in no more, and end once all clients have left.
 """
 
 import asyncio
+import functools
 import os
 import resource
 import signal
@@ -23,6 +28,7 @@ import ssl
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 
 HANDSHAKE_S = 5
 """Seconds that a client may take to show its certificate."""
@@ -39,6 +45,9 @@ REFUSED_S = 0.5
 a millisecond from all clients."""
 _CURVE = "prime256v1"
 """The only group of TLS: of all groups a client would choose the largest, which takes 150 ms."""
+START = "slicewise-start"
+"""A name of ALPN."""
+MOST_MARKS_BYTES = 2048
 STARTS_S = 0.5
 """Seconds for which a client waits for a server that starts: the launcher need not ask so often."""
 _POLL_S = 0.02
@@ -52,9 +61,10 @@ class Half(asyncio.Protocol):
     other: "Half"
     transport: asyncio.Transport
 
-    def __init__(self, halves: "set[Half]") -> None:
-        """``there`` has all halves that are open."""
+    def __init__(self, halves: "set[Half]", start: Callable[[], bytes]) -> None:
+        """``halves`` are all that are open; ``start`` returns what clients hear of the start."""
         self._there = halves
+        self._start = start
 
     @property
     def is_open(self) -> bool:
@@ -67,6 +77,10 @@ class Half(asyncio.Protocol):
         self.transport = transport
         self._there.add(self)
         transport.set_write_buffer_limits(_MOST_BYTES)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.selected_alpn_protocol() == START:
+            transport.write(self._start())
+            transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Pass bytes on to the other half."""
@@ -90,9 +104,10 @@ class Half(asyncio.Protocol):
 class Door:
     """Admits clients at all ports; an address has one number of turns for all together."""
 
-    def __init__(self, context: ssl.SSLContext, most_files: int) -> None:
+    def __init__(self, context: ssl.SSLContext, most_files: int, private: str) -> None:
         """``most_files`` is how many files this process may have open."""
         self._context = context
+        self._start = functools.partial(start_text, private)
         self._most_files = most_files
         self._unknown: Counter[str] = Counter()
         self._turns: dict[str, asyncio.Semaphore] = {}
@@ -192,7 +207,7 @@ class Door:
         replica. A server that has not taken a connection yet starts: the client waits for it.
         """
         loop = asyncio.get_running_loop()
-        inner, outer = Half(self._there), Half(self._there)
+        inner, outer = Half(self._there, self._start), Half(self._there, self._start)
         inner.other, outer.other = outer, inner
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -228,6 +243,25 @@ class Door:
                 return
 
 
+def start_text(private: str) -> bytes:
+    """Return how many seconds ago each mark was set, a line for each: ``script 3.21``.
+
+    A mark has the seconds that the node was up then, a clock that nobody sets. What follows them is
+    passed on.
+    """
+    now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    lines = []
+    try:
+        with open(os.path.join(private, "marks"), encoding="ascii") as file:  # noqa: PTH118, PTH123
+            for line in file.read(MOST_MARKS_BYTES).splitlines():
+                name, up_s, *more = line.split(" ")
+                lines.append(" ".join([name, "%.2f" % (now_s - float(up_s)), *more]))
+    except (OSError, ValueError):
+        # There is none, or the script has written half a line: what was read before counts.
+        pass
+    return "".join(line + "\n" for line in lines).encode("ascii")
+
+
 def host_of(address: str, own: str) -> str:
     """Return what counts as the client's address: all addresses of this node, 127.*, are one.
 
@@ -244,7 +278,7 @@ def context_of(private: str) -> ssl.SSLContext:
     context.load_verify_locations(os.path.join(private, "gateway.crt"))  # noqa: PTH118
     context.verify_mode = ssl.CERT_REQUIRED
     context.set_ecdh_curve(_CURVE)
-    context.set_alpn_protocols(["h2", "http/1.1"])
+    context.set_alpn_protocols(["h2", "http/1.1", START])
     return context
 
 
@@ -299,7 +333,7 @@ def main(address: str, private: str, *sockets: str) -> None:
     except OSError as error:
         sys.exit(f"the replica's ports {' and '.join(map(str, ports))} can't be taken: {error}")
     behind = [os.path.join(private, name) for name in sockets]  # noqa: PTH118
-    asyncio.run(serve(Door(context, most), listeners, behind))
+    asyncio.run(serve(Door(context, most, private), listeners, behind))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from slicewise.launcher.gateway.kept_lines import MOST_KEPT_BYTES
 from slicewise.launcher.gateway.runtime_api import (
     COMPLETE_KEY,
     GRPC,
-    HELD,
     MOST_FILES,
     RING,
     TOLD_KEY,
@@ -42,6 +41,7 @@ from slicewise.launcher.rules.engines.openai import AUDIO, CHATS, MESSAGES
 from slicewise.launcher.rules.engines.registry import ENGINES, engine_named
 from slicewise.launcher.rules.gateway.allowances import MOST_HELD_TOKENS
 from slicewise.launcher.rules.gateway.fair_orders import DIVISOR, FAIR, FAR_MS, back_ms
+from slicewise.launcher.rules.gateway.start_lines import ANSWERED, HELD
 from slicewise.launcher.rules.gateway.timings import (
     BOUNDS_MS,
     CAME,
@@ -107,6 +107,7 @@ FRAME_MS = 20_000
 """Milliseconds for which the newest requests go first; then those that have come until then have
 their turn."""
 _RING_BYTES = 8 * 1024 * 1024
+_OF_RING = {"ring": RING, "ring_bytes": _RING_BYTES, "held": HELD, "answered": ANSWERED}
 _RETRY_AFTER_S = 30
 """Retry-After, in seconds, of requests that are given up on where the launcher has no estimate."""
 _SAFE_BIND = re.compile(r"[A-Za-z0-9_.:*\[\],-]+")
@@ -328,10 +329,8 @@ def gateway_files(
         "questions_at_once": _QUESTIONS_AT_ONCE,
         "owners": owners,
         "frame_ms": FRAME_MS,
-        "ring": RING,
-        "ring_bytes": _RING_BYTES,
         "kept_lines": settings.kept_lines,
-        "held": HELD,
+        **_OF_RING,
         **_OF_TOKENS,
         "retry_after_s": _RETRY_AFTER_S,
         "header_bytes": _HEADER_BYTES,

@@ -33,6 +33,8 @@ from slicewise.cluster.rpc.read_messages import (
     PriorityRequest,
     ServiceEventsAnswer,
     ServiceEventsRequest,
+    ServiceStartsAnswer,
+    ServiceStartsRequest,
     WhyAnswer,
     WhyRequest,
 )
@@ -154,6 +156,7 @@ class Reads:
                 TenantsRequest: self._tenants,
                 HistoryRequest: self._history,
                 ServiceEventsRequest: self._events,
+                ServiceStartsRequest: self._starts,
                 TokenUsageRequest: self._token_usage,
                 **self._overview.handlers(),
             }
@@ -165,6 +168,18 @@ class Reads:
         require_own(request.tenant, principal)
         tenants = tenants_asked(request.tenant, principal)
         return ServiceEventsAnswer(services=self._cluster_state.events.named(request.name, tenants))
+
+    async def _starts(
+        self, request: ServiceStartsRequest, principal: Principal
+    ) -> ServiceStartsAnswer:
+        require_own(request.tenant, principal)
+        tenants = tenants_asked(request.tenant, principal)
+        services = (
+            view
+            for view in self._cluster_state.view.services
+            if view.name == request.name and (tenants is None or view.tenant in tenants)
+        )
+        return ServiceStartsAnswer(services=self._cluster_state.service_reports.starts(services))
 
     async def _token_usage(
         self, request: TokenUsageRequest, principal: Principal

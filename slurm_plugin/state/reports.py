@@ -1,11 +1,13 @@
 """Keeps in memory what the launcher reports about services, for people who look at them."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from slicewise.cluster.language.leader import Leader
+from slicewise.cluster.language.starts import StartTrace
 from slicewise.cluster.rpc.message import DoneAnswer
 from slicewise.cluster.rpc.messages import ServiceReport, ServiceReportRequest, ServiceView
+from slicewise.cluster.rpc.read_messages import ServiceStarts
 from slicewise.slurm_plugin.rules.services.orders import ServiceKey
 
 OLD_S = 30.0
@@ -20,6 +22,7 @@ class ServiceReports:
         self._leader = leader
         self._on_lost = on_lost
         self._found: dict[ServiceKey, tuple[float, ServiceReport]] = {}
+        self._starts: dict[ServiceKey, tuple[StartTrace, ...]] = {}
 
     def take(self, request: ServiceReportRequest) -> DoneAnswer:
         """Take reports from the launcher.
@@ -28,13 +31,33 @@ class ServiceReports:
         """
         self._leader.require()
         now_s = time.monotonic()
-        new = {(service.tenant, service.name): (now_s, service) for service in request.services}
+        new = {key: (now_s, report) for key, report in self._taken(request.services)}
         reports_left = {key: had for key, had in self._found.items() if now_s - had[0] < OLD_S}
         self._found = reports_left | new
+        self._starts = {key: starts for key, starts in self._starts.items() if key in self._found}
         had = {key: reports_left[key][1] for key in new.keys() & reports_left.keys()}
         if any(set(report.ready).difference(new[key][1].ready) for key, report in had.items()):
             self._on_lost()
         return DoneAnswer()
+
+    def _taken(
+        self, reports: Iterable[ServiceReport]
+    ) -> Iterator[tuple[ServiceKey, ServiceReport]]:
+        """Put the starts aside: whoever looks at many services reads the newest of each."""
+        for report in reports:
+            key = (report.tenant, report.name)
+            if report.starts is not None:
+                self._starts[key] = report.starts
+            yield key, report.model_copy(update={"starts": self._starts.get(key, ())[-1:]})
+
+    def starts(self, services: Iterable[ServiceView]) -> tuple[ServiceStarts, ...]:
+        """Return the starts of these services, as they were reported last."""
+        return tuple(
+            ServiceStarts(tenant=tenant, name=name, starts=self._starts.get((tenant, name), ()))
+            for tenant, name in dict.fromkeys(
+                (service.tenant, service.name) for service in services
+            )
+        )
 
     def of(self, services: Iterable[ServiceView]) -> tuple[ServiceReport, ...]:
         """Recent reports of these services."""

@@ -961,7 +961,7 @@ async def test_the_launcher_hears_at_once_that_a_request_is_held(gateway: Harnes
     (asked,) = gateway.asking(1)
 
     async def is_heard() -> bool:
-        return "held pool1" in lines
+        return any(line.startswith("held pool1 ") for line in lines)
 
     await eventually(is_heard)
     await gateway.set_replicas((replicas[0], ServerMode.READY))

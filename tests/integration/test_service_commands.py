@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from quotas import until_in_force
 from service_status import until_routed
 from waiting import until, until_is
 
+from slicewise.cluster.language.starts import MOMENTS
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.sandbox.demo.commands import publish_models
 from slicewise.sandbox.demo.load import Load
@@ -123,6 +125,33 @@ def test_the_first_request_wakes_it_and_its_log_is_there(service: User):
     started = {line["slot"] for line in lines if "starting on" in line["line"]}
     assert started
     assert started == {line["slot"] for line in lines}
+
+
+@pytest.mark.promise(
+    "Where the seconds of a service's last starts went is told, from the request to the first byte."
+)
+def test_a_wake_is_traced_from_the_request_to_the_first_byte(service: User):
+    until_is(lambda: service.status()["state"], "asleep")
+    began_s = time.time()
+    service.asks()
+    answered_s = time.time()
+
+    def told() -> Any:
+        starts = service.reads("trace", NAME)["starts"]
+        return starts[-1] if starts and starts[-1]["at_s"]["desired"] > began_s else None
+
+    until(lambda: (told() or {}).get("state") == "ready")
+    start = told()
+    times_s = list(start["at_s"].values())
+    assert list(start["at_s"]) == [moment for moment in MOMENTS if moment != "ended"]
+    assert times_s == sorted(times_s)
+    assert began_s < times_s[0] < times_s[-1] < answered_s
+    spent_s = sum(phase["seconds"] for phase in start["phases"])
+    assert spent_s == pytest.approx(times_s[-1] - times_s[0], abs=0.01)
+    (remote,) = service.reads("trace", NAME)["classes"]
+    assert remote["start_class"] == "remote"
+    assert "longest" in service.types("trace", NAME)
+    assert "last start" in service.types("status", NAME)
 
 
 def test_start_shows_that_its_model_starts_and_gives_the_slice_back(service: User):

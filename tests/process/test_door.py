@@ -180,6 +180,47 @@ def test_the_gateway_comes_through(opened: Opened) -> None:
     assert ask(opened.gateway()) == b"HELLO"
 
 
+def told_of_start(opened: Opened) -> bytes:
+    """What a client hears that asks for the start; the server hears nothing."""
+    told = b""
+    certificate = opened.keys.certificate
+    with opened.client(identity.context(gateway_directory(), certificate, door.START)) as client:
+        assert client.selected_alpn_protocol() == door.START
+        while part := client.recv(1 << 16):
+            told += part
+    assert opened.inside.came == 0
+    return told
+
+
+def test_who_asks_for_the_start_hears_how_long_ago_each_mark_was(
+    opened: Opened, tmp_path: Path
+) -> None:
+    assert told_of_start(opened) == b""
+    up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    marks = f"script {up_s - 7:.2f}\nengine {up_s - 3:.2f} with words\nbroken"
+    (tmp_path / "marks").write_text(marks)
+    script, engine = told_of_start(opened).decode().splitlines()
+    (name, age_s), (other, *rest) = script.split(), engine.split()
+    assert (name, other, rest[1:]) == ("script", "engine", ["with", "words"])
+    assert 7 <= float(age_s) <= 7 + PATIENCE_S
+    assert float(age_s) - float(rest[0]) == pytest.approx(4, abs=0.02)
+    assert ask(opened.gateway()) == b"HELLO"
+
+
+def test_of_marks_a_bounded_part_is_told(opened: Opened, tmp_path: Path) -> None:
+    (tmp_path / "marks").write_text("script 1.00\n" * 100_000)
+    assert 0 < len(told_of_start(opened)) < 16 * 1024
+
+
+def test_without_the_key_nobody_hears_of_the_start(opened: Opened, tmp_path: Path) -> None:
+    (tmp_path / "marks").write_text("script 1.00\n")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols([door.START])
+    with suppress(OSError), opened.client(context) as client:
+        assert client.recv(100) == b""
+
+
 def test_a_client_waits_for_a_server_that_starts(tmp_path: Path) -> None:
     """Until then nothing listens behind the door; once it has started, its end is told at once."""
     opened = Opened(tmp_path, has_started=False, STARTS_S=LONG_S)

@@ -40,6 +40,7 @@ local function hold(backend, ...)
             be_name = function() return backend end,
             be_conn_free = function() return -1 end,
             stopping = function() return 0 end,
+            date = function() return now_ms end,
         },
         get_var = function(_, name) return vars[name] end,
         set_var = function(_, name, value) vars[name] = value end,
@@ -71,8 +72,7 @@ def test_the_launcher_is_told_again_when_it_has_taken_away_the_mark_of_a_request
     log[#log + 1] = maps['/gw/asked.map']['t/a']
     """
     told, again, mark = said(tmp_path, case)
-    assert told == again
-    assert told.endswith(" poolidle1")
+    assert (told, again) == ("held poolidle1 1000000", "held poolidle1 1000210")
     assert mark == "yes"
 
 
@@ -88,6 +88,25 @@ def test_only_a_backend_without_server_lines_is_marked(tmp_path: Path):
     """
     marks = [line for line in said(tmp_path, case) if line.endswith((" nil", " yes"))]
     assert marks == ["bridle1x nil", "pool2 nil", "poolidle2-grpc yes"]
+
+
+@pytest.mark.parametrize("half", ["pool1", "pool1-grpc"])
+def test_the_launcher_is_told_which_replica_answers_who_was_held(tmp_path: Path, half: str):
+    """Once for a while: thousands may have been held."""
+    case = f"""
+    maps['/gw/replicas.map']['pool1/r2'] = 'abcd'
+    local function answer(server)
+        actions.tell_answered({{ f = {{
+            be_name = function() return '{half}' end,
+            srv_name = function() return server end,
+            date = function() return now_ms end,
+        }} }})
+    end
+    for _, server in ipairs({{ 'r2', 'r2', 'r3' }}) do answer(server) end
+    now_ms = now_ms + 5000
+    answer('r2')
+    """
+    assert said(tmp_path, case) == ["answered abcd 1000000", "answered abcd 1005000"]
 
 
 def refused(tmp_path: Path, code: str, **variables: str) -> list[str]:

@@ -59,6 +59,21 @@ class MediaFetch(StrEnum):
 
 
 @dataclass(frozen=True)
+class ReadyTimes:
+    """When a replica became ready: Unix seconds by the clock of the launcher's host.
+
+    Attributes:
+        loaded_s: when its server first said that its model is ready.
+        ready_s: when it had answered all that it was asked.
+        marks_s: when its batch script has set each mark; none if its door does not tell.
+    """
+
+    loaded_s: float
+    ready_s: float
+    marks_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
 class Answer:
     """A replica's answer when it was asked for its identity.
 
@@ -67,6 +82,7 @@ class Answer:
         is_failure: whether its model answered an inference with an error.
         is_costly: whether more than a few words were read and sent for it.
         too_old: the version of its engine, if that is older than it should be; else "".
+        times: when it became ready; None of one that is not.
     """
 
     probe: Probe
@@ -74,6 +90,7 @@ class Answer:
     is_failure: bool = False
     is_costly: bool = field(default=False, compare=False)
     too_old: str = field(default="", compare=False)
+    times: ReadyTimes | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

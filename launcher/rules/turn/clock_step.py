@@ -13,6 +13,7 @@ from slicewise.launcher.rules.autoscale.attainment import Attainment
 from slicewise.launcher.rules.autoscale.forecasts import Forecasts
 from slicewise.launcher.rules.autoscale.policy import Memory
 from slicewise.launcher.rules.turn.outliers import Watch
+from slicewise.launcher.rules.turn.start_traces import moved
 from slicewise.launcher.rules.turn.state import GenerationState, ServiceState, State
 
 STEP_S = 1.0
@@ -55,6 +56,7 @@ def _service(state: ServiceState, step_s: float) -> ServiceState:
         generations={
             key: _generation(generation, step_s) for key, generation in state.generations.items()
         },
+        starts=moved(state.starts, step_s),
     )
 
 

@@ -65,6 +65,11 @@ from slicewise.launcher.rules.turn.slots import (
     SlotPlan,
     plan_slots,
 )
+from slicewise.launcher.rules.turn.start_traces import (
+    HeardOfStarts,
+    StartSight,
+    followed,
+)
 from slicewise.launcher.rules.turn.state import (
     AbortedRoll,
     DesiredSlots,
@@ -163,11 +168,13 @@ class Heard:
         tokens: what they have counted.
         loads: what they work on.
         adapters: names of the adapters that each of them has loaded or refused.
+        starts: what the gateway has told of requests that wait for a start.
     """
 
     tokens: Mapping[str, TokenCounts] = field(default_factory=dict)
     loads: Mapping[str, ServersLoad] = field(default_factory=dict)
     adapters: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    starts: HeardOfStarts = field(default_factory=HeardOfStarts)
 
 
 NOTHING_HEARD = Heard()
@@ -251,7 +258,7 @@ def decide(
             look = ServiceInput(
                 *(key, spec, views, counted[0], load_of(*counted)),
                 *(most, answers, free, aborted, avoided.of(key)),
-                *(claims.why_none(key), heard.tokens.get(key), heard.loads.get(key)),
+                *(claims.why_none(key), heard.tokens.get(key), heard.loads.get(key), heard.starts),
                 adapters=_open_adapters(gateway, views[-1]) | heard.adapters.get(key, frozenset()),
                 used_up=used_up(budgets.get(views[-1].tenant), spec, views, now_s + gateway.hold_s),
                 curves=curves,
@@ -384,6 +391,7 @@ class ServiceInput:
         lineless: why no replica of it could get requests now; "" if one could.
         tokens: what its replicas have counted; None if that is not known.
         servers: what their servers say that they work on; None if that is not known.
+        heard: what the gateway has told of requests that wait for a start.
         used_up: the budget under which no replica of it can start; None if there is none.
         adapters: names of adapters that clients may ask for, or that each replica has tried to
             load.
@@ -404,6 +412,7 @@ class ServiceInput:
     lineless: str = ""
     tokens: TokenCounts | None = None
     servers: ServersLoad | None = None
+    heard: HeardOfStarts = field(default_factory=HeardOfStarts)
     used_up: UsedUp | None = None
     adapters: frozenset[str] = frozenset()
     curves: Curves = field(default_factory=dict, hash=False)
@@ -437,11 +446,17 @@ def decide_service(
     slots = tuple(slot for generation in seen for slot in generation.slots)
     plan = plan_slots(slots, _goal(look, seen, decision, fallback, now_s))
     generations = {generation.array_job_id: generation.state for generation in seen}
-    state = replace(service_state, generations=generations, aborted=look.aborted)
+    starts = followed(service_state.starts, _start_sight(look, seen, plan), now_s)
+    state = replace(service_state, generations=generations, aborted=look.aborted, starts=starts)
     concurrency = scaling_inputs.concurrency(look.spec, look.engine, service_state.memory)
     service_plan = _service_plan(look, seen, decision, plan, now_s, concurrency=concurrency)
     objective_ms = scaling_inputs.objective_ms(look.spec, service_state.memory)
     return state, replace(service_plan, objective_ms=objective_ms, lineless=_lineless(look))
+
+
+def _start_sight(look: ServiceInput, seen: Sequence[Generation], plan: SlotPlan) -> StartSight:
+    waiting = (look.load.counter, look.load.held)
+    return StartSight(*waiting, seen, look.answers, plan.run, plan.modes, look.heard)
 
 
 def _lineless(look: ServiceInput) -> str:

@@ -72,6 +72,7 @@ def service_report(
         ttft_p95_ms=_ms(tokens.first_p95_s),
         tpot_ms=_ms(tokens.per_token_s),
         engine_load=None if load is None else _servers(load),
+        starts=state.starts.newest,
     )
 
 

@@ -11,6 +11,7 @@ from slicewise.launcher.rules.autoscale.policy import Memory
 from slicewise.launcher.rules.turn.backoff import Backoff
 from slicewise.launcher.rules.turn.endpoints import Down, Verified
 from slicewise.launcher.rules.turn.outliers import Watch
+from slicewise.launcher.rules.turn.start_traces import Starts, after_takeover, joined, released
 
 
 @dataclass(frozen=True)
@@ -125,12 +126,14 @@ class ServiceState:
         aborted: the last roll-over, if it was aborted; None once the service is applied again.
         replicas: those of which ``memory`` knows how long requests take, as ``replicas_of`` names
             them; "" is not known.
+        starts: its last starts, and how far those under way have come.
     """
 
     memory: Memory | None = None
     generations: Mapping[int, GenerationState] = field(default_factory=dict, hash=False)
     aborted: AbortedRoll | None = None
     replicas: str = ""
+    starts: Starts = field(default_factory=Starts)
 
 
 State = Mapping[str, ServiceState]
@@ -151,7 +154,11 @@ def after_answer(
         unheard=None,
         alive=known.alive | frozenset(answer.released),
     )
-    return replace(state, generations={**state.generations, array_job_id: generation_state})
+    return replace(
+        state,
+        generations={**state.generations, array_job_id: generation_state},
+        starts=released(state.starts, array_job_id, answer.released, desired.at_s),
+    )
 
 
 def after_silence(state: ServiceState, array_job_id: int, desired: DesiredSlots) -> ServiceState:
@@ -176,7 +183,7 @@ def after_restart(state: ServiceState) -> ServiceState:
         array: replace(generation, unheard=None if generation.desired is None else frozenset())
         for array, generation in state.generations.items()
     }
-    return replace(state, generations=generation_states)
+    return replace(state, generations=generation_states, starts=after_takeover(state.starts))
 
 
 def after_retirement(state: ServiceState, array_job_id: int, at_s: float) -> ServiceState:
@@ -190,11 +197,12 @@ def with_saved(state: State, saved: State) -> State:
 
     What was learnt over time is taken from what was saved, what goes on now from this launcher.
     """
-    joined = dict(saved)
+    merged = dict(saved)
     for key, now in state.items():
         before = saved.get(key, now)
         generations = {**before.generations, **now.generations}
         aborted = now.aborted or before.aborted
         learnt = before if before.memory else now
-        joined[key] = ServiceState(learnt.memory, generations, aborted, learnt.replicas)
-    return joined
+        starts = now.starts if before is now else joined(before.starts, now.starts)
+        merged[key] = ServiceState(learnt.memory, generations, aborted, learnt.replicas, starts)
+    return merged

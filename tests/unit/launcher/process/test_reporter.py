@@ -1,19 +1,22 @@
 """Tests what the launcher tells the daemon of services."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.language.starts import StartTrace
 from slicewise.cluster.rpc.messages import ReplicaLoad, ServiceReport
-from slicewise.launcher.process.reporter import AGAIN_S, ServiceReporter
+from slicewise.launcher.process.reporter import AGAIN_S, STARTS_AGAIN_S, ServiceReporter
 from slicewise.launcher.rules.autoscale.types import ScalingDecision
 from slicewise.launcher.rules.engines.load import EngineCounts, ServersLoad
 from slicewise.launcher.rules.gateway.routing import Route, RoutePlan
 from slicewise.launcher.rules.gateway.timings import Timings
 from slicewise.launcher.rules.gateway.types import Load
 from slicewise.launcher.rules.turn.plan import ServicePlan, TurnPlan
+from slicewise.launcher.rules.turn.start_traces import Starts
 from slicewise.launcher.rules.turn.state import ServiceState
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -88,6 +91,36 @@ async def test_a_service_that_a_turn_leaves_out_keeps_what_was_counted(
     monkeypatch.setattr("slicewise.launcher.process.reporter.time", clock)
     await reporter.report_services()
     assert (reporter.counts, reporter.qualities) == ({}, {})
+
+
+async def test_starts_are_sent_when_they_are_new_and_from_time_to_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A daemon that has started again knows none; with them a report is twice as long."""
+    now_s = {"monotonic": 3.0}
+
+    async def timings() -> Mapping[str, Timings]:
+        return {}
+
+    clock = SimpleNamespace(monotonic=lambda: now_s["monotonic"])
+    monkeypatch.setattr("slicewise.launcher.process.reporter.time", clock)
+    daemon = Daemon()
+    reporter = ServiceReporter(daemon, timings)
+    start = StartTrace(7, 0, {"desired": 1.0, "ready": 2.0}, "ready")
+    new = replace(start, slot=1)
+    sent: list[int | None] = []
+    for starts in ((start,), (start,), (start, new), (start, new)):
+        state = {"nlp/bert": ServiceState(starts=Starts(starts))}
+        reporter.turned(TurnPlan((BERT,), RoutePlan((), {}, {}), {}), state)
+        await reporter.report_services()
+        told = daemon.told[-1].starts
+        sent.append(None if told is None else len(told))
+        now_s["monotonic"] += AGAIN_S
+    assert sent == [1, None, 2, None]
+    now_s["monotonic"] += STARTS_AGAIN_S
+    reporter.turned(TurnPlan((BERT,), RoutePlan((), {}, {}), {}), state)
+    await reporter.report_services()
+    assert daemon.told[-1].starts == (start, new)
 
 
 async def test_a_clock_that_is_set_back_delays_no_report(monkeypatch: pytest.MonkeyPatch) -> None:

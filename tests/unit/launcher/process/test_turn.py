@@ -237,7 +237,7 @@ async def test_a_request_that_the_gateway_holds_makes_a_turn_due_but_not_each_on
 
     await taken(1)
     for _ in range(50):
-        world.told("held pool1")
+        world.told("held pool1 1500")
         await asyncio.sleep(0.001)
     await taken(2)
     ended.set()

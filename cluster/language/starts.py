@@ -1,0 +1,183 @@
+"""A replica's start as a line of moments, and how long each phase between them took."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field
+
+Moment = Literal[
+    "held",
+    "seen",
+    "desired",
+    "released",
+    "started",
+    "script",
+    "engine",
+    "loaded",
+    "ready",
+    "routed",
+    "answered",
+    "ended",
+]
+"""held: the first request that waits came to the gateway. seen: a turn of the launcher saw it.
+desired: the launcher decided that the slot runs. released: the daemon had released it in Slurm.
+started: Slurm gave it its slice. script: its batch script began. engine: the engine's process was
+started. loaded: the engine said that its model is ready. ready: it had answered as it should,
+an inference included. routed: the gateway leads requests to it. answered: the first byte of its
+answer to a request that had waited. ended: it was over before it was ready."""
+
+MOMENTS: tuple[Moment, ...] = get_args(Moment)
+
+StartPhase = Literal[
+    "notice",
+    "decide",
+    "grant",
+    "queue",
+    "launch",
+    "step",
+    "load",
+    "check",
+    "route",
+    "answer",
+    "ended",
+]
+PHASE_OF: Mapping[Moment, StartPhase] = MappingProxyType(
+    dict(zip(MOMENTS[1:], get_args(StartPhase), strict=True))
+)
+"""The phase that a moment ends. It begins at the moment before that is known."""
+
+PHASE_TEXTS: Mapping[StartPhase, str] = MappingProxyType(
+    {
+        "notice": "the launcher sees that a request waits",
+        "decide": "it decides that this slot runs",
+        "grant": "the daemon checks quota, and releases the slot in Slurm",
+        "queue": "Slurm finds a slice",
+        "launch": "Slurm starts the batch script: prolog, node",
+        "step": "the script starts the engine: srun, container",
+        "load": "the engine starts, and reads the weights until it says that it is ready",
+        "check": "the launcher asks who it is, and its model an inference",
+        "route": "the launcher's next turn leads requests to it",
+        "answer": "the request that waited gets there, and its first byte comes back",
+        "ended": "it ended without having been ready",
+    }
+)
+
+StartClass = Literal["remote"]
+"""Where the weights were when the start began. remote: in the service's ``model_repository``, as
+far as the launcher knows; whether the node had some in its page cache is not known."""
+
+StartState = Literal["starting", "ready", "ended"]
+
+_GOES_ON: Mapping[Moment, StartPhase] = MappingProxyType(
+    # What the node has done is heard of at the end: until then it counts as loading.
+    {**dict(zip(MOMENTS, PHASE_OF.values(), strict=False)), "started": "load", "script": "load"}
+)
+"""The phase that goes on after a moment while the next one has not come."""
+
+MOST_STARTS = 20
+"""Starts that are kept of a service."""
+_ELSEWHERE: frozenset[Moment] = frozenset({"started", "script", "engine"})
+"""Moments that Slurm or the node has told; the launcher has seen all others itself."""
+
+
+@dataclass(frozen=True)
+class StartTrace:
+    """One start of a replica.
+
+    Attributes:
+        node: where it started; "" while Slurm has given it no node.
+        at_s: Unix seconds of the moments that are known, by the clock of the launcher's host.
+        seen_s: when the launcher saw it last, of one under way; else None.
+    """
+
+    array_job_id: int
+    slot: int
+    at_s: Mapping[Moment, float] = field(hash=False)
+    state: StartState = "starting"
+    start_class: StartClass = "remote"
+    node: Annotated[str, Field(max_length=64)] = ""
+    seen_s: float | None = None
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """How long a phase of a start took."""
+
+    phase: StartPhase
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ClassTimes:
+    """How long the starts of one class took until they were over, of those that became ready."""
+
+    start_class: StartClass
+    starts: int
+    p50_s: float
+    p95_s: float
+
+
+def in_order(at_s: Mapping[Moment, float]) -> Mapping[Moment, float]:
+    """Return the moments in order, none before the one before it.
+
+    What Slurm or the node has told is moved between the moments that the launcher has seen: a user
+    owns the script, and Slurm counts in whole seconds.
+    """
+    latest_s, until_s = dict[Moment, float](), float("inf")
+    for moment in reversed(MOMENTS):
+        if moment in at_s:
+            told_s = min(at_s[moment], until_s) if moment in _ELSEWHERE else at_s[moment]
+            until_s = latest_s[moment] = told_s
+    ordered, before_s = dict[Moment, float](), float("-inf")
+    for moment in MOMENTS:
+        if moment in latest_s:
+            before_s = ordered[moment] = max(before_s, round(latest_s[moment], 3))
+    return ordered
+
+
+def phases_of(trace: StartTrace) -> tuple[PhaseTime, ...]:
+    """Return the phases in order; one whose beginning is not known has those before it, too.
+
+    Of a start under way the last one goes on.
+    """
+    moments = [moment for moment in MOMENTS if moment in trace.at_s]
+    phases = [
+        PhaseTime(PHASE_OF[end], round(trace.at_s[end] - trace.at_s[begin], 3))
+        for begin, end in pairwise(moments)
+    ]
+    if trace.seen_s is not None:
+        passed_s = max(0.0, round(trace.seen_s - trace.at_s[moments[-1]], 3))
+        phases.append(PhaseTime(_GOES_ON[moments[-1]], passed_s))
+    return tuple(phases)
+
+
+def longest_words(trace: StartTrace, most: int = 3) -> str:
+    """Say where most of the seconds went: ``load 3.14 s, queue 0.41 s``."""
+    longest = sorted(phases_of(trace), key=lambda phase: -phase.seconds)[:most]
+    return ", ".join(f"{phase.phase} {phase.seconds:.2f} s" for phase in longest)
+
+
+def total_s(trace: StartTrace) -> float:
+    """Return the seconds from the first moment that is known to the last one."""
+    return round(sum(phase.seconds for phase in phases_of(trace)), 3)
+
+
+def class_times(traces: Iterable[StartTrace]) -> tuple[ClassTimes, ...]:
+    """Return how long starts took, by their class."""
+    taken_s: dict[StartClass, list[float]] = {}
+    for trace in traces:
+        if trace.state == "ready":
+            taken_s.setdefault(trace.start_class, []).append(total_s(trace))
+    return tuple(
+        ClassTimes(start_class, len(times), _rank(times, 0.5), _rank(times, 0.95))
+        for start_class, times in taken_s.items()
+    )
+
+
+def _rank(times: Sequence[float], share: float) -> float:
+    """Return the smallest of the times that at least this share of them does not exceed."""
+    ordered = sorted(times)
+    return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]

@@ -1,0 +1,23 @@
+"""Reads what a replica's door says of its start: how long ago its script has set each mark."""
+
+import re
+from collections.abc import Mapping
+
+PROTOCOL = "slicewise-start"
+"""The name by which ALPN calls what a door is asked for."""
+MOST_BYTES = 4096
+"""Bytes of an answer at most: its tenant's script writes the marks."""
+_MARK = re.compile(r"([a-z]{1,16}) ([0-9]{1,8}\.[0-9]{1,3})(?: .{0,100})?")
+_MOST_MARKS = 16
+
+
+def marks_s(text: bytes, now_s: float) -> Mapping[str, float]:
+    """Return when each mark was set, in Unix seconds by the clock of ``now_s``.
+
+    Of one that is set again the first time counts. What can't be read is left out.
+    """
+    set_s: dict[str, float] = {}
+    for line in text.decode("ascii", "replace").splitlines()[:_MOST_MARKS]:
+        if (match := _MARK.fullmatch(line)) is not None:
+            set_s.setdefault(match[1], now_s - float(match[2]))
+    return set_s
