@@ -23,9 +23,11 @@ LABELS: Mapping[str, str] = {
     "`pyslurm` or `slurmrestd`.",
     "loop": "A loop of the daemon.",
     "mode": "A mode of the daemon, as slicewise.lua has it.",
+    "phase": "A [phase of a start](commands.md#slicewise-service-trace).",
     "record": "A kind of record that the daemon reads from Slurm.",
     "service": "A service of the tenant that the gateway carries: `gateway.services_per_tenant` at "
     "most, and `gateway.services` of all tenants.",
+    "start_class": "Where the weights were when the start began: `remote`.",
     "tenant": "A tenant, which only an operator adds.",
     "version": "The version of the slicewise.lua that asked last: one at a time.",
 }

@@ -67,6 +67,13 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         "batches",
         "Batches of what requests used that the daemon has not booked yet.",
     ),
+    MetricSpec(
+        "slicewise_launcher_start_phase_seconds",
+        "histogram",
+        "seconds",
+        "How long each phase of replicas' starts took.",
+        ("phase", "start_class"),
+    ),
     _of_service("gauge", "desired_replicas", "replicas", "Replicas that the autoscaler wants."),
     _of_service(
         "gauge", "ready_replicas", "replicas", "Replicas that get requests and pass their checks."

@@ -3,13 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import fields
+from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Summary
+from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.leader import Leader
+from slicewise.cluster.language.starts import StartClass, StartPhase, StartTrace, phases_of
 from slicewise.cluster.rpc.messages import ServiceQuality
 from slicewise.cluster.runtime.prometheus import family, served, single
 from slicewise.cluster.runtime.wall_clock import wall_s
@@ -20,11 +22,15 @@ from slicewise.launcher.rules.engines.load import EngineCounts, ServersLoad
 from slicewise.launcher.rules.turn.plan import ServicePlan
 from slicewise.launcher.rules.turn.quality import Counts
 from slicewise.launcher.rules.turn.slots import Phase
+from slicewise.launcher.rules.turn.state import State
 from slicewise.launcher.rules.turn.suspects import suspect_nodes
 
 _OF_GATEWAY = (Code.GATEWAY_DOWN, Code.GATEWAY_FAILED)
 _FAILURES = (Code.DAEMON_DOWN, *_OF_GATEWAY)
 """Errors of which a count of 0 is shown, too: Prometheus sees no increase from nothing to 1."""
+
+
+_PHASE_BUCKETS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
 
 class Metrics:
@@ -40,6 +46,16 @@ class Metrics:
         )
         for code in _FAILURES:
             self._failures.labels(code)
+        phases = METRICS["slicewise_launcher_start_phase_seconds"]
+        self._phases = Histogram(
+            *(phases.name, phases.text, phases.labels),
+            buckets=_PHASE_BUCKETS_S,
+            registry=self.registry,
+        )
+        for phase in get_args(StartPhase):
+            for start_class in get_args(StartClass):
+                self._phases.labels(phase, start_class)
+        self._over: dict[str, tuple[StartTrace, ...]] | None = None
         self._last = _Last(leader)
         self.registry.register(self._last)
 
@@ -50,8 +66,27 @@ class Metrics:
         """
         self._turn_s.observe(took_s)
         self._last.gateway_seen = True
+        self._count_starts(turned.state)
         if turned.plan is not None:
             self._last.turned, self._last.decided_s = turned, wall_s()
+
+    def _count_starts(self, state: State) -> None:
+        """Count the phases of starts that are over since the turn before.
+
+        At the first turn there are those that were saved.
+        """
+        over = {key: service_state.starts.over for key, service_state in state.items()}
+        before, self._over = self._over, over
+        if before is None:
+            return
+        for key, traces in over.items():
+            counted = before.get(key, ())
+            if traces is counted:
+                continue
+            for trace in traces:
+                if trace not in counted:
+                    for phase in phases_of(trace):
+                        self._phases.labels(phase.phase, trace.start_class).observe(phase.seconds)
 
     def measured(
         self,
@@ -79,7 +114,7 @@ class Metrics:
 
     def stands_by(self) -> None:
         """Forget what this launcher has seen: another one leads, so it is no longer how it is."""
-        self._last.turned = None
+        self._last.turned = self._over = None
         self._last.qualities, self._last.counts, self._last.loads = {}, {}, {}
         self._last.requests = {}
 

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.leader import ALONE
+from slicewise.cluster.language.starts import StartTrace
 from slicewise.cluster.rpc.messages import ServiceQuality
 from slicewise.launcher.process.metric_catalogue import METRICS
 from slicewise.launcher.process.metrics import Metrics
@@ -30,6 +31,7 @@ from slicewise.launcher.rules.turn.outliers import Doubt, Watch
 from slicewise.launcher.rules.turn.plan import ServicePlan, TurnPlan
 from slicewise.launcher.rules.turn.quality import Counts
 from slicewise.launcher.rules.turn.slots import Phase, Slot, SlotId
+from slicewise.launcher.rules.turn.start_traces import Starts
 from slicewise.launcher.rules.turn.state import GenerationState, ServiceState
 
 PHASES = (Phase.SERVING, Phase.SERVING, Phase.DRAINING, Phase.STARTING)
@@ -104,6 +106,28 @@ async def test_services_and_turns_are_shown() -> None:
     found = await samples(metrics)
     assert {key: found.get(key) for key in SHOWN} == SHOWN
     assert 0 <= found["slicewise_launcher_decision_age_seconds", ""] < 60
+
+
+async def test_the_phases_of_a_start_are_counted_once_it_is_over() -> None:
+    """Those that the launcher has read of its predecessor were counted by that."""
+    old = StartTrace(7, 0, {"desired": 1.0, "released": 2.0}, "ready")
+    new = StartTrace(7, 0, {"desired": 5.0, "released": 5.25, "ready": 9.25}, "ready")
+    metrics = Metrics(ALONE)
+    for over in ((old,), (old, new), (old, new)):
+        state = {"nlp/bert": replace(STATE["nlp/bert"], starts=Starts(over))}
+        metrics.turned(replace(TURNED, state=state), 0.25)
+    counted = {
+        key: value
+        for key, value in (await samples(metrics)).items()
+        if value and key[0].endswith(("start_phase_seconds_count", "start_phase_seconds_sum"))
+    }
+    name = "slicewise_launcher_start_phase_seconds"
+    assert counted == {
+        (f"{name}_count", "grant,remote"): 1,
+        (f"{name}_sum", "grant,remote"): 0.25,
+        (f"{name}_count", "check,remote"): 1,
+        (f"{name}_sum", "check,remote"): 4.0,
+    }
 
 
 SHOWN = {
