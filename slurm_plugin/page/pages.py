@@ -19,6 +19,7 @@ from slicewise.cluster.rpc.overview_messages import OverviewRequest, QueueReques
 from slicewise.cluster.rpc.read_messages import (
     GenerationsRequest,
     PriorityRequest,
+    ServiceStartsRequest,
     WhyRequest,
 )
 from slicewise.cluster.rpc.web_messages import WhoamiRequest
@@ -172,6 +173,7 @@ def _service(place: PagePlace) -> Mapping[str, Request]:
         "overview": OverviewRequest(),
         "history": _history(place, about),
         "generations": GenerationsRequest.of(name=service, tenant=tenant),
+        "starts": ServiceStartsRequest.of(name=service, tenant=tenant),
     }
 
 

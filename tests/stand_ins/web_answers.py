@@ -25,6 +25,7 @@ from slicewise.cluster.language.rebalances import (
     StepOutcome,
     StepRecord,
 )
+from slicewise.cluster.language.starts import MOMENTS, Moment, StartTrace
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest, HistorySeries
 from slicewise.cluster.rpc.journal_messages import (
@@ -49,6 +50,8 @@ from slicewise.cluster.rpc.read_messages import (
     GenerationsAnswer,
     PriorityAnswer,
     PriorityTerm,
+    ServiceStarts,
+    ServiceStartsAnswer,
     WhyAnswer,
     WhyRow,
     WhyTable,
@@ -338,6 +341,18 @@ class Answers:
                 ),
             )
         )
+
+    def servicestarts(self, request: Any) -> ServiceStartsAnswer:
+        """A wake of seven seconds, and one that goes on."""
+        took_s = (0.04, 0.0, 0.11, 0.7, 0.35, 0.6, 4.1, 0.5, 0.12, 0.48)
+        at_s = (NOW_S - 900 + sum(took_s[:number]) for number in range(len(took_s) + 1))
+        woken = StartTrace(
+            *(814, 0, dict(zip(MOMENTS[:-1], at_s, strict=True)), "ready"), node=f"gpu1{self.extra}"
+        )
+        begun_s: dict[Moment, float] = {"desired": NOW_S - 5.0, "released": NOW_S - 4.8}
+        starting = StartTrace(814, 1, begun_s, seen_s=float(NOW_S))
+        starts = ServiceStarts(tenant=request.tenant, name=request.name, starts=(woken, starting))
+        return ServiceStartsAnswer(services=(starts,))
 
     def priority(self, request: Any) -> PriorityAnswer:
         return PriorityAnswer(

@@ -7,6 +7,7 @@ from slicewise.cluster.language.palette import (
     FIGURES,
     GROUNDS,
     SERIES,
+    START_PHASES,
     STATES,
     TONES,
     Look,
@@ -19,6 +20,7 @@ def palette_css() -> str:
         **GROUNDS,
         **{tone.value: look.colour for tone, look in TONES.items()},
         **{name: look.colour for name, look in STATES.items()},
+        **{f"start-{name}": look.colour for name, look in START_PHASES.items()},
         **{f"line-{name}": look.colour for name, look in FIGURES.items()},
         **{f"c{number}": look.colour for number, look in enumerate(SERIES)},
     }
@@ -28,6 +30,7 @@ def palette_css() -> str:
         f":root {{ color-scheme: light dark; {light} }}",
         f"@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}",
         *_of_states(),
+        *_of_starts(),
         *_of_lines(FIGURES, "line-"),
         *_of_series(),
         *_of_conditions(),
@@ -48,6 +51,12 @@ def _of_states() -> Iterator[str]:
     for name in (*STATES, "uncut"):
         yield f".{name} {{ fill: var(--{name}); }}"
         yield f".swatch.{name} {{ background: var(--{name}); }}"
+
+
+def _of_starts() -> Iterator[str]:
+    for name in START_PHASES:
+        yield f".start-{name} {{ fill: var(--start-{name}); }}"
+        yield f".swatch.start-{name} {{ background: var(--start-{name}); }}"
 
 
 def _of_lines(looks: Mapping[str, Look], prefix: str = "") -> Iterator[str]:
