@@ -1,0 +1,577 @@
+"""Brings a model's files to the node: copies them once into a folder there, for servers to read.
+
+    python3 weights.py CACHE MOST_BYTES REPOSITORY [--model NAME] [--files PATTERN] [--no-adapters]
+
+Prints one line: ``hit SECONDS BYTES ENTRY`` if the files lie on this node, ``copied ...`` if they
+do now, ``source SECONDS BYTES REASON`` if the server has to read REPOSITORY itself: whatever goes
+wrong here, servers start. What they read lies below ENTRY/models, named as in REPOSITORY.
+
+All that a user's jobs keep lies in CACHE/UID, which only this user may enter:
+
+    KEY/models/...     a whole copy, never changed; the time of KEY is that of its last use
+    KEY.part/...       a copy that is being made, locked by who makes it
+    KEY.gone.../...    what is being removed
+
+The batch script holds a shared lock (flock) on ENTRY while its server runs: what is locked is not
+removed. Locks go with those who held them, so a job that was killed leaves none.
+
+KEY stands for the source's files: path, size, times, inode and mode of each. To compare contents,
+one would read all that the copy saves to read. No user can set the time of a file's last change
+(ctime), so a file that was written again and has its old time is seen, too. Each file is opened
+before it is looked at: NFS asks its server then, and answers from memory otherwise.
+
+This file travels inside the batch script and runs on the node, as the job's user, with nothing but
+Python 3.8 and its standard library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import signal
+import stat
+import sys
+import time
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MODELS = "models"
+MOST_FILES = 100_000
+"""Of one model repository: each is looked at twice before its first server starts."""
+_FREE_SHARE = 0.05
+"""Share of the disk that is left free: others use it, too."""
+_TRIES = 3
+_CHUNK_BYTES = 8 << 20
+_KEY = re.compile(r"[0-9a-f]{32}")
+_PART, _GONE = ".part", ".gone."
+_IN_MEMORY = ("tmpfs", "ramfs")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_BYTECODE = "__pycache__"
+"""What Python keeps of a model's modules: a server may write it, and it is no part of the model."""
+_ADAPTER = "adapter_config.json"
+_OTHERS, _OTHERS_WRITE = 0o077, 0o022
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+
+class NotCachedError(Exception):
+    """Why the server has to read the repository itself, in words for the job's log."""
+
+
+class SourceChangedError(Exception):
+    """The repository is no longer as it was when its copy began."""
+
+
+class File(NamedTuple):
+    """A file of a repository: two that agree in all of this have the same content."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    mode: int
+
+    @property
+    def content(self) -> tuple[int, ...]:
+        """All but its path: the same for two links to one file."""
+        return self[1:]
+
+    @property
+    def copied_mode(self) -> int:
+        """The mode of its copy: only its user reads it, and runs what could be run."""
+        return self.mode & stat.S_IXUSR | stat.S_IRUSR | stat.S_IWUSR
+
+
+class Tree(NamedTuple):
+    """All folders and files below a folder, in the order of their paths."""
+
+    folders: tuple[str, ...]
+    files: tuple[File, ...]
+
+    @property
+    def distinct(self) -> dict[tuple[int, ...], File]:
+        """The first file of each content."""
+        return {file.content: file for file in reversed(self.files)}
+
+    @property
+    def distinct_bytes(self) -> int:
+        """Bytes of a copy."""
+        return sum(file.size for file in self.distinct.values())
+
+
+class WantedFiles(NamedTuple):
+    """What is copied of a model repository.
+
+    Attributes:
+        repository: its path.
+        model: the one folder of it that the server reads; "" if it reads all of it.
+        files: pattern of the names that the server reads there; "" if it reads all.
+        adapters: whether LoRA adapters in the model's folder belong to it: others come and go, and
+            are read where they are.
+    """
+
+    repository: str
+    model: str = ""
+    files: str = ""
+    adapters: bool = True
+
+    def look(self) -> Tree:
+        """Look at each of its files; raises OSError or NotCachedError if not all can be seen."""
+        folders = [self.model] if self.model else []
+        files: list[File] = []
+        for path, file in self._entries(self.model, ()):
+            if file is None:
+                folders.append(path)
+            else:
+                files.append(file)
+            if len(folders) + len(files) > MOST_FILES:
+                raise NotCachedError(f"{self.repository} has more than {MOST_FILES} files")
+        if not files:
+            raise NotCachedError(f"{self.repository} has no file that is read")
+        return Tree(tuple(sorted(folders)), tuple(sorted(files)))
+
+    def key(self, tree: Tree) -> str:
+        """Return the name of a copy of these files."""
+        return hashlib.sha256(repr((*self, *tree)).encode()).hexdigest()[:32]
+
+    def _entries(
+        self, folder: str, above: tuple[tuple[int, int], ...]
+    ) -> Iterator[tuple[str, File | None]]:
+        """Yield all below a folder, None for folders; links are followed.
+
+        ``above`` are the folders that it lies in.
+        """
+        place = Path(self.repository, folder)
+        status = place.stat()
+        here = status.st_dev, status.st_ino
+        if here in above:
+            raise NotCachedError(f"{place} is a link to a folder above it")
+        with os.scandir(place) as scanned:
+            entries = list(scanned)
+        if above:
+            if not self.adapters and any(entry.name == _ADAPTER for entry in entries):
+                return
+            yield folder, None
+        for entry in entries:
+            path = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.is_dir():
+                if entry.name != _BYTECODE:
+                    yield from self._entries(path, (*above, here))
+            elif entry.is_file() and fnmatchcase(entry.name, self.files or "*"):
+                with _opened(place / entry.name) as file:
+                    yield path, _file(path, os.fstat(file))
+
+
+def _file(path: str, status: os.stat_result) -> File:
+    times_ns = status.st_mtime_ns, status.st_ctime_ns
+    return File(path, status.st_size, *times_ns, status.st_ino, stat.S_IMODE(status.st_mode))
+
+
+@contextmanager
+def _opened(path: Path, flags: int = os.O_RDONLY | os.O_NONBLOCK, mode: int = 0) -> Iterator[int]:
+    """Open a file; nothing waits for the writer of a FIFO that has taken its place."""
+    file = os.open(path, flags | os.O_CLOEXEC, mode)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def _opened_folder(path: Path, *, is_link_followed: bool = False) -> Iterator[int]:
+    try:
+        folder = os.open(path, _FOLDER | (0 if is_link_followed else os.O_NOFOLLOW))
+    except NotADirectoryError:  # Of a link, too.
+        raise NotCachedError(f"{path} is no folder") from None
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+class Cache:
+    """What one user's jobs keep on this node."""
+
+    def __init__(self, folder: str, most_bytes: int) -> None:
+        """``most_bytes`` is how much that may be.
+
+        Raises NotCachedError if another user could change it, or has taken its place.
+        """
+        self._most_bytes = most_bytes
+        self._home = Path(folder, str(os.geteuid()))
+        with _opened_folder(Path(folder), is_link_followed=True) as root:
+            _require_sticky(Path(folder), os.fstat(root))
+        with suppress(FileExistsError):
+            self._home.mkdir(0o700)
+        with _opened_folder(self._home) as home:
+            _require_private(self._home, os.fstat(home))
+
+    def path(self, name: str) -> Path:
+        """Return where an entry is."""
+        return self._home / name
+
+    def require_memory(self, needed_bytes: int) -> None:
+        """Raise NotCachedError if this cache is memory, and the job has too little for a copy."""
+        job_mib = os.environ.get("SLURM_MEM_PER_NODE", "")
+        needed_mib = 2 * _mib(needed_bytes)
+        if _is_in_memory(self._home) and job_mib.isdigit() and 0 < int(job_mib) < needed_mib:
+            raise NotCachedError(
+                f"{self._home} is memory, where a copy counts as this job's: that needs"
+                f" memory_mib = {needed_mib}"
+            )
+
+    def is_hit(self, key: str, tree: Tree) -> bool:
+        """Whether a copy of these files is here; one that somebody has changed is removed."""
+        try:
+            with _opened_folder(self.path(key)) as entry:
+                fcntl.flock(entry, fcntl.LOCK_SH)
+                if not _is_at(entry, self.path(key)):
+                    return False
+                if self._is_copy(key, tree):
+                    os.utime(entry)
+                    return True
+        except FileNotFoundError:
+            return False
+        if not self._is_dropped(key):
+            raise NotCachedError(f"{self.path(key)} was changed, and another job reads it")
+        return False
+
+    def _is_copy(self, key: str, tree: Tree) -> bool:
+        """Whether all that lies there is as it was copied; no copy has a link in it."""
+        folders, files = [], []
+        with suppress(FileNotFoundError):
+            for path, status in _entries_in(self.path(key) / MODELS):
+                if stat.S_ISDIR(status.st_mode):
+                    folders.append(path)
+                elif stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+                    files.append((path, status.st_size, status.st_mtime_ns))
+                else:
+                    return False
+        copied = [(file.path, file.size, file.mtime_ns) for file in tree.files]
+        return (sorted(folders), sorted(files)) == (list(tree.folders), copied)
+
+    def is_copied(self, key: str, tree: Tree, wanted: WantedFiles) -> bool:
+        """Whether the files were copied; False if another job may have done it meanwhile.
+
+        Raises SourceChangedError, and OSError if the disk is full.
+        """
+        part = self.path(key + _PART)
+        folder = self._begun(part)
+        if folder is None:
+            return False
+        try:
+            if self.path(key).exists():
+                return False
+            self._take_room(part, tree)
+            firsts = tree.distinct
+            for file in firsts.values():
+                _copy(Path(wanted.repository, file.path), part / MODELS / file.path, file)
+            for file in tree.files:
+                first = firsts[file.content]
+                if file != first:
+                    os.link(part / MODELS / first.path, part / MODELS / file.path)
+            for name in (*tree.folders, ""):
+                _sync(part / MODELS / name)
+            _sync(part)
+            if wanted.look() != tree:
+                raise SourceChangedError
+            if not self._is_copy(part.name, tree):
+                raise NotCachedError(f"{self._home} keeps no files as they were copied")
+            part.rename(self.path(key))
+            _sync(self._home)
+            return True
+        finally:
+            if _is_at(folder, part):
+                _remove_tree(part)
+            os.close(folder)
+
+    def _begun(self, part: Path) -> int | None:
+        """Return a folder for a copy, empty and locked.
+
+        None once another job that had it locked has ended: two that start at once copy once. That
+        is awaited by a shared lock: the folder may be a copy by then, which others have locked.
+        """
+        with suppress(FileExistsError):
+            part.mkdir(0o700)
+        try:
+            folder = os.open(part, _FOLDER | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.stderr.write("weights: waiting for another job's copy of this model\n")
+            sys.stderr.flush()
+            fcntl.flock(folder, fcntl.LOCK_SH)
+        else:
+            if _is_at(folder, part):
+                for left in part.iterdir():
+                    _remove_tree(left)
+                return folder
+        os.close(folder)
+        return None
+
+    def _take_room(self, part: Path, tree: Tree) -> None:
+        """Make all folders, and empty files at their full size, once there is room for them.
+
+        So other jobs see how much is taken before it is written.
+        """
+        with _opened_folder(self._home) as home:
+            fcntl.flock(home, fcntl.LOCK_EX)
+            self._clear(part.name)
+            self._make_room(tree.distinct_bytes)
+            for name in ("", *tree.folders):
+                (part / MODELS / name).mkdir(0o700)
+            for file in tree.distinct.values():
+                with _opened(part / MODELS / file.path, _NEW, file.copied_mode) as target:
+                    os.ftruncate(target, file.size)
+
+    def _clear(self, own_part: str) -> None:
+        """Remove what killed jobs have left."""
+        for path in self._home.iterdir():
+            if _GONE in path.name:
+                _remove_tree(path)
+            elif path.name.endswith(_PART) and path.name != own_part:
+                self._is_dropped(path.name)
+
+    def _make_room(self, needed_bytes: int) -> None:
+        """Remove what was used least recently, as much as must be.
+
+        Raises NotCachedError, and removes nothing, if all that no job reads is not enough.
+        """
+        if needed_bytes > self._most_bytes:
+            raise NotCachedError(f"{_mib(needed_bytes)} MiB are more than node_cache_gib allows")
+        entries = self._entries()
+        names = [path.name for path in self._home.iterdir() if path.name.endswith(_PART)]
+        parts = [_bytes_in(self.path(name)) for name in names]
+        taken = sum(size for _, size in entries) + sum(size for size, _ in parts)
+        disk = os.statvfs(self._home)
+        # What other jobs are about to write is no longer free.
+        free = int((disk.f_bavail - _FREE_SHARE * disk.f_blocks) * disk.f_frsize)
+        free -= sum(size - written for size, written in parts)
+        missing = needed_bytes - min(free, self._most_bytes - taken)
+        locked: dict[str, int] = {}
+        try:
+            for name, size in entries:
+                if missing > 0 and (entry := self._locked(name)) is not None:
+                    locked[name] = entry
+                    missing -= size
+            if missing > 0:
+                raise NotCachedError(f"{self._home} has no room for {_mib(needed_bytes)} MiB")
+            for name in locked:
+                self._remove(name)
+        finally:
+            for entry in locked.values():
+                os.close(entry)
+
+    def is_oldest_dropped(self) -> bool:
+        """Whether the entry was removed that was used least recently, of those no job reads."""
+        return any(self._is_dropped(name) for name, _ in self._entries())
+
+    def _entries(self) -> Sequence[tuple[str, int]]:
+        """Return whole copies and their bytes, the least recently used first."""
+        entries = []
+        for path in self._home.iterdir():
+            with suppress(FileNotFoundError):
+                if _KEY.fullmatch(path.name):
+                    entries.append((path.lstat().st_mtime_ns, path.name, _bytes_in(path)[0]))
+        return [(name, size) for _, name, size in sorted(entries)]
+
+    def _is_dropped(self, name: str) -> bool:
+        """Whether an entry was removed: no job has it locked."""
+        entry = self._locked(name)
+        if entry is None:
+            return False
+        try:
+            self._remove(name)
+        finally:
+            os.close(entry)
+        return True
+
+    def _locked(self, name: str) -> int | None:
+        """Return the entry, opened and locked; None if a job has it locked, or it has gone."""
+        try:
+            entry = os.open(self.path(name), _FOLDER | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        with suppress(BlockingIOError):
+            fcntl.flock(entry, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(entry, self.path(name)):
+                return entry
+        os.close(entry)
+        return None
+
+    def _remove(self, name: str) -> None:
+        # Renamed first: what is left of a copy must not have its name.
+        gone = self.path(f"{name}{_GONE}{os.getpid()}.{time.monotonic_ns()}")
+        self.path(name).rename(gone)
+        _remove_tree(gone)
+
+
+def _require_sticky(folder: Path, status: os.stat_result) -> None:
+    """Raise NotCachedError if somebody could put another folder in the place of a user's."""
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid not in (0, os.geteuid()):
+        raise NotCachedError(f"{folder} is user {status.st_uid}'s, not root's")
+    if mode & _OTHERS_WRITE and not mode & stat.S_ISVTX:
+        raise NotCachedError(f"{folder} has mode {mode:04o}, not 1777")
+
+
+def _require_private(home: Path, status: os.stat_result) -> None:
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid != os.geteuid():
+        raise NotCachedError(f"{home} is user {status.st_uid}'s: only root can remove it")
+    if mode & _OTHERS:
+        raise NotCachedError(f"{home} has mode {mode:04o}, not 0700: others may have changed it")
+
+
+def _is_at(folder: int, path: Path) -> bool:
+    """Whether the folder that was opened is still there, by that name."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(folder), path.lstat())
+    return False
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a file or folder of the cache; another job of this user may do so, too."""
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink()
+
+
+def _entries_in(top: Path, folder: str = "") -> Iterator[tuple[str, os.stat_result]]:
+    """Yield all that lies below a folder of the cache; no link is followed."""
+    with os.scandir(top / folder) as entries:
+        for entry in entries:
+            path = f"{folder}/{entry.name}" if folder else entry.name
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if is_folder and entry.name == _BYTECODE:
+                continue
+            yield path, entry.stat(follow_symlinks=False)
+            if is_folder:
+                yield from _entries_in(top, path)
+
+
+def _bytes_in(folder: Path) -> tuple[int, int]:
+    """Return bytes of the files in a folder of the cache, and how many of them are written."""
+    sizes: dict[int, tuple[int, int]] = {}
+    with suppress(FileNotFoundError):
+        for _, status in _entries_in(folder):
+            if stat.S_ISREG(status.st_mode):
+                written = min(status.st_size, status.st_blocks * 512)
+                sizes[status.st_ino] = status.st_size, written
+    return sum(size for size, _ in sizes.values()), sum(written for _, written in sizes.values())
+
+
+def _is_in_memory(path: Path) -> bool:
+    device = path.stat().st_dev
+    name = f"{os.major(device)}:{os.minor(device)}"
+    with Path("/proc/self/mountinfo").open(encoding="utf-8", errors="replace") as mounts:
+        for mount in mounts:
+            place, _, kind = mount.partition(" - ")
+            if place.split()[2] == name:
+                return kind.split()[0] in _IN_MEMORY
+    return False
+
+
+def _copy(source_path: Path, target_path: Path, file: File) -> None:
+    """Copy a file; raises SourceChangedError if it is not the one that was seen."""
+    try:
+        with _opened(source_path) as source:
+            if _file(file.path, os.fstat(source)) != file:
+                raise SourceChangedError
+            _send(source, target_path, file)
+            # The server reads the copy: this one need not stay in memory.
+            os.posix_fadvise(source, 0, 0, os.POSIX_FADV_DONTNEED)
+    except FileNotFoundError:
+        raise SourceChangedError from None
+
+
+def _send(source: int, target_path: Path, file: File) -> None:
+    with _opened(target_path, os.O_WRONLY | os.O_NOFOLLOW) as target:
+        left = file.size
+        while left:
+            sent = os.sendfile(target, source, None, min(left, _CHUNK_BYTES))
+            if not sent:
+                raise SourceChangedError
+            left -= sent
+        os.utime(target, ns=(file.mtime_ns, file.mtime_ns))
+        os.fsync(target)
+
+
+def _sync(folder: Path) -> None:
+    with _opened_folder(folder) as opened:
+        os.fsync(opened)
+
+
+def _mib(count: int) -> int:
+    """Bytes in MiB, rounded up."""
+    return -(-count >> 20)
+
+
+def brought(cache_folder: str, most_bytes: int, wanted: WantedFiles) -> tuple[str, int, str]:
+    """Return ``hit``, ``copied`` or ``source``; bytes; the entry, or why there is none."""
+    size = 0
+    try:
+        cache = Cache(cache_folder, most_bytes)
+        tries = _TRIES
+        while tries:
+            tree = wanted.look()
+            size, key = tree.distinct_bytes, wanted.key(tree)
+            if cache.is_hit(key, tree):
+                return "hit", size, str(cache.path(key))
+            cache.require_memory(size)
+            try:
+                if cache.is_copied(key, tree, wanted):
+                    return "copied", size, str(cache.path(key))
+            except SourceChangedError:
+                tries -= 1
+            except OSError as error:
+                if error.errno not in _FULL or not cache.is_oldest_dropped():
+                    raise
+    except NotCachedError as reason:
+        return "source", size, str(reason)
+    except OSError as error:
+        return "source", size, f"{error.filename or cache_folder}: {error.strerror}"
+    return "source", size, f"{wanted.repository} changes while it is copied"
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    """End; what was copied so far is removed on the way out."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+def main(words: Sequence[str]) -> None:
+    """Bring the files that the words name, and say how."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cache")
+    parser.add_argument("most_bytes", type=int)
+    parser.add_argument("repository")
+    parser.add_argument("--model", default="")
+    parser.add_argument("--files", default="")
+    parser.add_argument("--no-adapters", dest="adapters", action="store_false")
+    told = parser.parse_args(words)
+    signal.signal(signal.SIGTERM, _end)
+    started_s = time.monotonic()
+    wanted = WantedFiles(told.repository, told.model, told.files, told.adapters)
+    outcome, size, where = brought(told.cache, told.most_bytes, wanted)
+    # A name in the repository may hold anything, and the batch script reads one line.
+    line = "".join(letter if letter.isprintable() else "?" for letter in where)
+    seconds = f"{time.monotonic() - started_s:.3f}"
+    sys.stdout.write(f"{outcome} {seconds} {size} {line}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
