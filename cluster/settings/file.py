@@ -440,6 +440,13 @@ def _once(names: object) -> object:
     return names
 
 
+def _folder_of_nodes(folder: Path) -> Path:
+    # Apptainer separates the parts of a mount by : and ,
+    if not re.fullmatch(r"/[A-Za-z0-9_./@%+=-]+", str(folder)) or ".." in folder.parts:
+        raise ValueError("write an absolute path of letters, digits and _ . / @ % + = -")
+    return folder
+
+
 class LauncherSettings(_Section):
     """[launcher]: whether it has a partner, what it keeps; docs/explanation/services.md."""
 
@@ -452,6 +459,22 @@ class LauncherSettings(_Section):
         description="File with the URL of the launcher's own database; without a database, a "
         "restart loses what it has learnt.",
     )
+    node_cache: Annotated[Path, AfterValidator(_folder_of_nodes)] | None = Field(
+        None,
+        description="Folder on a disk of each node, root's with mode 1777, in which services keep "
+        "copies of their models' files; unset: servers read model_repository.",
+    )
+    node_cache_gib: int = Field(
+        256,
+        ge=1,
+        le=1_000_000,
+        description="GiB that the services of one user may keep there on each node.",
+    )
+
+    @property
+    def node_cache_bytes(self) -> int:
+        """Bytes that the services of one user may keep on each node."""
+        return self.node_cache_gib << 30
 
 
 FindingCode = Annotated[str, Field(pattern=r"^SW(-[A-Z]+)+$")]

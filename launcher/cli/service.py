@@ -372,7 +372,7 @@ def _script(spec: ServiceSpec, settings: Settings) -> str:
     require_split(engine, spec)
     require_adapter_engine(spec)
     require_media(spec)
-    return service_script(spec, started, certificate(settings.gateway))
+    return service_script(spec, started, certificate(settings.gateway), settings.launcher)
 
 
 @service_app.command("schema", epilog="Example: slicewise service schema --example > bert.toml")

@@ -16,6 +16,7 @@ from slicewise.cluster.language.service import (
     OPENAI_NAME,
     ServiceSpec,
 )
+from slicewise.cluster.settings.file import LauncherSettings
 from slicewise.cluster.settings.gateway import GatewaySettings
 from slicewise.launcher.gateway.files import STATISTICS
 from slicewise.launcher.gateway.identity import KEY
@@ -37,6 +38,7 @@ from slicewise.launcher.rules.engines.engine import (
     PromptedEngine,
     StartSettings,
 )
+from slicewise.launcher.rules.engines.llamacpp_model import parts_pattern
 from slicewise.launcher.rules.engines.openai import AUDIO, CHATS, MESSAGES
 from slicewise.launcher.rules.engines.registry import ENGINES, engine_named
 from slicewise.launcher.rules.gateway.allowances import MOST_HELD_TOKENS
@@ -61,10 +63,12 @@ if TYPE_CHECKING:
 
 _DOOR = Path(__file__).with_name("door.py")
 _LOOPBACK = Path(__file__).with_name("loopback.py")
+_WEIGHTS = Path(__file__).with_name("weights.py")
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 CONFIGURATION, HOLD, SEQUENCE = "haproxy.cfg", "hold.lua", "sequence.lua"
 OPENAI, USAGE_SCRIPT, ALLOWANCES = "openai.lua", "usage.lua", "allowances.lua"
 RATE_MAP, CONCURRENT_MAP = "rate.map", "concurrent.map"
+_NO_CACHE = LauncherSettings()
 _SAFE_PATH = re.compile(r"/[A-Za-z0-9_./@+-]*")
 _NO_LIMIT = 1_000_000_000
 _OF_TOKENS = {
@@ -140,13 +144,19 @@ LOG_BYTES = 16 * 1024 * 1024
 """Size at which a replica's log is cut off; what is cut off is kept in one more file."""
 
 
-def service_script(spec: ServiceSpec, settings: StartSettings, gateway: str) -> str:
+def service_script(
+    spec: ServiceSpec,
+    settings: StartSettings,
+    gateway: str,
+    launcher: LauncherSettings = _NO_CACHE,
+) -> str:
     """Return the batch script of a service; ``sbatch`` takes it as it is.
 
     ``settings`` are its engine's. ``gateway`` is the certificate in PEM of the only client that its
-    replicas let in.
+    replicas let in. ``launcher`` says where on nodes its model's files are kept.
     """
     engine = engine_named(spec.engine)
+    is_cached = launcher.node_cache is not None and spec.nodes == 1
     template = _environment().get_template("service.sbatch.j2")
     return template.render(
         spec=spec,
@@ -158,8 +168,23 @@ def service_script(spec: ServiceSpec, settings: StartSettings, gateway: str) -> 
         gateway=gateway.strip(),
         door=_DOOR.read_text(encoding="utf-8").strip(),
         loopback=_LOOPBACK.read_text(encoding="utf-8").strip(),
+        weights=_WEIGHTS.read_text(encoding="utf-8").strip() if is_cached else "",
+        weights_words=_weights_words(engine, spec, launcher) if is_cached else (),
         log_bytes=LOG_BYTES,
     )
+
+
+def _weights_words(engine: Engine, spec: ServiceSpec, launcher: LauncherSettings) -> Sequence[str]:
+    """Return the words for ``weights.py``: where it keeps which files, and how many bytes."""
+    words = [str(launcher.node_cache), str(launcher.node_cache_bytes), spec.model_repository]
+    if not engine.loads_all:
+        words.append(f"--model={spec.model}")
+    if spec.model_file:
+        words.append(f"--files={parts_pattern(spec.model_file)}")
+    # The launcher loads them by their paths in the repository.
+    if spec.adapters:
+        words.append("--no-adapters")
+    return words
 
 
 def profile_script(

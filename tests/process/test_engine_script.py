@@ -12,6 +12,7 @@ import secrets
 import shutil
 import socket
 import ssl
+import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from free_ports import free_port
 from slicewise.cluster.language.jobs import CERTIFICATE
 from slicewise.cluster.language.service import service_spec
 from slicewise.cluster.settings.engines import EngineSettings
+from slicewise.cluster.settings.file import LauncherSettings
 from slicewise.launcher.gateway.pem import pem
 from slicewise.launcher.rules.engines.registry import start_settings
 from slicewise.launcher.scripts.render import LOG_BYTES, service_script
@@ -66,9 +68,13 @@ def told(tmp_path: Path) -> Path:
 
 
 def run(
-    told: Path, ports: Sequence[int] = (), edits: Mapping[str, str] = NO_EDITS, **change: object
-) -> None:
-    """Run the script of such a service; Slurm allots it these ports, or free ones."""
+    told: Path,
+    ports: Sequence[int] = (),
+    edits: Mapping[str, str] = NO_EDITS,
+    cache: Path | None = None,
+    **change: object,
+) -> str:
+    """Run the script of such a service; Slurm allots it these ports, or free ones. Its log."""
     values: dict[str, object] = {
         "name": "chat",
         "tenant": "vision",
@@ -77,9 +83,11 @@ def run(
         "profile": "1g.10gb",
     }
     command = told / "it's bare"
+    command.unlink(missing_ok=True)
     command.symlink_to(told / "bin" / "tritonserver")
     settings = start_settings("triton", {"triton": EngineSettings(command=command)})
-    text = service_script(service_spec(values | change), settings, GATEWAY)
+    launcher = LauncherSettings(node_cache=cache)
+    text = service_script(service_spec(values | change), settings, GATEWAY, launcher)
     for before, after in edits.items():
         assert text.count(before) == 1
         text = text.replace(before, after)
@@ -87,7 +95,7 @@ def run(
         "PORTS": ",".join(map(str, ports or (free_port(), free_port()))),
         "IMAGE": str(change.get("image", "")),
     }
-    run_batch_script(text, told, variables)
+    return run_batch_script(text, told, variables)
 
 
 def words(told: Path, program: str) -> list[str]:
@@ -350,3 +358,89 @@ def test_pyxis_starts_the_step_in_the_image_with_the_models(told: Path):
 def test_without_a_container_srun_hears_of_none(told: Path):
     run(told)
     assert not any("container" in option for option in words(told, "srun"))
+
+
+@pytest.fixture
+def cache(told: Path) -> Path:
+    """A folder of the node, and a repository in ``models``."""
+    (told / "models" / "m" / "1").mkdir(parents=True)
+    (told / "models" / "m" / "1" / "w").write_text("weights")
+    folder = told / "local"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder
+
+
+def weights_line(log: str) -> list[str]:
+    """How the last server that was started has got its files: outcome, bytes, entry or reason."""
+    *_, (outcome, size, where) = re.findall(
+        r" chat\.7\.3 weights=(\w+) [0-9.]+ ([0-9]+) (.*)\n", log
+    )
+    return [outcome, size, where]
+
+
+@pytest.mark.parametrize("container", IMAGES)
+def test_a_server_reads_its_model_on_the_node(
+    told: Path, cache: Path, container: dict[str, object]
+):
+    """A second one too, which finds what the first has copied."""
+    for expected in ("copied", "hit"):
+        log = run(told, cache=cache, model_repository=str(told / "models"), **container)
+        outcome, size, entry = weights_line(log)
+        assert (outcome, size) == (expected, "7")
+        assert Path(entry).parent == cache / str(os.geteuid())
+        assert f"--model-repository={entry}/models" in words(told, "tritonserver")
+        assert (Path(entry) / "models" / "m" / "1" / "w").read_text() == "weights"
+        (told / "scontrol").unlink()
+    if container:
+        # Adapters, and what variables name, are read in the repository.
+        told_of = ("srun",) if container["runtime"] == "pyxis" else ("apptainer", "environment")
+        mounts = "\n".join(line for program in told_of for line in words(told, program))
+        assert f"{told}/models:{told}/models" in mounts
+        assert re.search(rf"[=,]{entry}/models(:{entry}/models)?(,|$)", mounts, re.MULTILINE)
+
+
+def test_what_a_server_reads_is_locked_for_as_long_as_its_job_runs(told: Path, cache: Path):
+    triton = told / "bin" / "tritonserver"
+    look = 'flock --nonblock "$TOLD/local"/*/* true || : >"$TOLD/kept"'
+    triton.write_text(f"{triton.read_text()}\n{look}\n")
+    _, _, entry = weights_line(run(told, cache=cache, model_repository=str(told / "models")))
+    assert (told / "kept").exists()
+    assert subprocess.run(("flock", "--nonblock", entry, "true"), check=False).returncode == 0
+
+
+def test_without_a_copy_the_server_reads_the_repository(told: Path, cache: Path):
+    repository = str(told / "models")
+    cache.chmod(0o777)
+    log = run(told, cache=cache, model_repository=repository)
+    assert weights_line(log) == ["source", "0", f"{cache} has mode 0777, not 1777"]
+    assert f"--model-repository={repository}" in words(told, "tritonserver")
+
+
+def stand_in_for_weights(told: Path, text: str) -> None:
+    python = told / "bin" / "python3"
+    rest = 'exec /usr/bin/python3 "$@"'
+    python.write_text(f"#!/bin/bash\ncase $1 in */weights.py) {text} ;; esac\n{rest}\n")
+    python.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("exit 3", "weights.py ended with 3"),
+        ('echo "hit 0.001 7 $TOLD/none"; exit', "{told}/none was removed to make room"),
+    ],
+)
+def test_whatever_fails_there_the_server_starts(told: Path, cache: Path, text: str, reason: str):
+    stand_in_for_weights(told, text)
+    log = run(told, cache=cache, model_repository=str(told / "models"))
+    outcome, _, where = weights_line(log)
+    assert (outcome, where) == ("source", reason.format(told=told))
+    assert f"--model-repository={told}/models" in words(told, "tritonserver")
+
+
+def test_a_job_that_is_told_to_end_while_it_copies_starts_no_server(told: Path, cache: Path):
+    stand_in_for_weights(told, "kill -TERM $PPID; exec sleep 600")
+    log = run(told, cache=cache, model_repository=str(told / "models"))
+    assert "told to end" in log
+    assert not (told / "tritonserver").exists()

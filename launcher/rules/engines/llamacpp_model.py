@@ -53,6 +53,12 @@ def model_needs(files: ModelFiles) -> ModelNeeds:
     return ModelNeeds(files.name, files=tuple(parts), problems=problems, notes=_notes(files_found))
 
 
+def parts_pattern(file: str) -> str:
+    """Return a pattern, as the shell's, of all files of the model whose file, or part, that is."""
+    part = _PART.fullmatch(file)
+    return f"{part[1]}-{'?' * len(part[2])}-of-{part[3]}{_SUFFIX}" if part else file
+
+
 def _models(names: Iterable[str], beside: str = BESIDE) -> dict[tuple[str, str], list[str]]:
     """Return the files of each model, by its name and how many it says that there are."""
     models: dict[tuple[str, str], list[str]] = {}

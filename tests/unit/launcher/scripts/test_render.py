@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 from builders.service_scripts import GATEWAY, TRITON, VALUES, script
+from pydantic import ValidationError
 
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.service import directives_of_script, service_spec
 from slicewise.cluster.settings.engines import EngineSettings
+from slicewise.cluster.settings.file import LauncherSettings
 from slicewise.cluster.settings.gateway import GatewaySettings
 from slicewise.launcher.gateway.runtime_api import files_needed, most_files_of
 from slicewise.launcher.rules.engines.engine import OPENAI_API
@@ -370,3 +372,34 @@ def test_what_haproxy_would_misread_is_refused(settings: dict[str, object], user
 
 def test_llama_server_has_its_usual_slots_where_the_concurrency_is_learnt(tmp_path: Path):
     assert "--parallel 4 " in llamacpp_script(tmp_path / "llama-server", concurrency="auto")
+
+
+def weights_words(**change: object) -> list[str]:
+    """What the script brings to the node, in the words for ``weights.py``."""
+    launcher = LauncherSettings(node_cache=Path("/local/slicewise"), node_cache_gib=2)
+    text = service_script(service_spec(VALUES | change), TRITON, GATEWAY, launcher)
+    (line,) = re.findall(r'"\$private/weights\.py" (.*) >"\$private/weights" &', text) or [""]
+    return shlex.split(line)
+
+
+def test_only_what_the_engine_reads_comes_to_the_node():
+    folder = ["/local/slicewise", str(2 << 30), "/models/%@chat"]
+    assert weights_words() == folder
+    assert weights_words(engine="vllm") == [*folder, "--model=m"]
+    parts = {"engine": "llamacpp", "model_file": "q4-00001-of-00002.gguf"}
+    assert weights_words(**parts) == [*folder, "--model=m", "--files=q4-?????-of-00002.gguf"]
+    whole = {"engine": "llamacpp", "model_file": "q8.gguf"}
+    assert weights_words(**whole) == [*folder, "--model=m", "--files=q8.gguf"]
+    adapters = {"engine": "vllm", "adapters": {"legal": "lora/a"}}
+    assert weights_words(**adapters) == [*folder, "--model=m", "--no-adapters"]
+
+
+def test_nothing_comes_to_the_nodes_unless_there_is_a_folder():
+    assert "weights" not in script()
+    assert weights_words(engine="vllm", nodes=2) == []
+
+
+@pytest.mark.parametrize("folder", ["local", "/a b", "/a:b", "/a/../b", "/"])
+def test_the_folder_of_nodes_has_a_plain_path(folder: str):
+    with pytest.raises(ValidationError, match="write an absolute path"):
+        LauncherSettings(node_cache=Path(folder))

@@ -1,0 +1,143 @@
+"""A service whose model is kept on the node (``launcher.node_cache``), of a real llama.cpp."""
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from openai_clients import asked
+from quotas import until_in_force
+from service_status import services, until_routed
+from waiting import PATIENCE_S, until
+
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.servers.tiny_gguf import write_tiny_model
+
+pytestmark = pytest.mark.integration
+
+SERVICE = "nlp/kept"
+FILE = """\
+[service]
+name = "kept"
+tenant = "nlp"
+engine = "llamacpp"
+model_repository = {models}
+model = "tiny"
+profile = "1g.18gb"
+max_replicas = 1
+concurrency = 4
+keep_alive_s = 600
+memory_mib = 512
+"""
+QUESTION = {"model": "tiny", "prompt": "a", "max_tokens": 12, "temperature": 0, "seed": 1}
+
+
+class Kept:
+    """A service of bob's at a site that keeps models in a folder of its nodes."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.models = sandbox.layout.models / "kept"
+        self.cache = sandbox.layout.models.parent / "node-cache"
+        self._home = sandbox.layout.home / sandbox.state.users["bob"].name
+        self._settings = self._home / "kept.slicewise.toml"
+
+    def prepare(self) -> None:
+        (self.models / "tiny").mkdir(parents=True)
+        write_tiny_model(self.models / "tiny" / "tiny.gguf")
+        self.cache.mkdir()
+        self.cache.chmod(0o1777)
+        site = self.sandbox.layout.settings_file.read_text()
+        kept = f'[launcher]\nnode_cache = "{self.cache}"\nnode_cache_gib = 1\n'
+        self._settings.write_text(site.replace("[launcher]\n", kept))
+        self._settings.chmod(0o644)
+
+    def slicewise(self, *words: str) -> str:
+        command = ("env", f"SLICEWISE_CONFIG={self._settings}", "slicewise", *words)
+        return self.sandbox.run("bob", command).stdout
+
+    def apply(self) -> None:
+        file = self._home / "kept.toml"
+        file.write_text(FILE.format(models=json.dumps(str(self.models))))
+        self.slicewise("service", "apply", str(file))
+
+    async def answer(self) -> str:
+        """What a replica says, which the request may wake."""
+        timeout = aiohttp.ClientTimeout(total=2 * PATIENCE_S)
+        url = f"{self.sandbox.layout.gateway_url}/{SERVICE}/v1/completions"
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            code, said = await asked(session, url, QUESTION)
+        assert code == 200, said
+        return str(said["choices"][0]["text"])
+
+    def servers(self) -> list[list[str]]:
+        """The command lines of bob's servers."""
+        uid = self.sandbox.state.users["bob"].uid
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                words = (process / "cmdline").read_text().split("\0")
+                is_server = any(word.endswith("llama_server.py") for word in words)
+                if process.stat().st_uid == uid and is_server:
+                    found.append(words)
+        return found
+
+    def start_again(self) -> None:
+        """End its replica as preemption does; the launcher wants another one."""
+        before = self.brought()
+        (words,) = self.servers()
+        task = "_".join(words[words.index("--tags") + 1].split(".")[1:])
+        self.sandbox.run("slurm", ("scontrol", "requeue", task))
+        until(lambda: len(self.brought()) > len(before))
+
+    def brought(self) -> list[str]:
+        """How its replicas have got their model, the last one at the end."""
+        log = self.slicewise("service", "logs", SERVICE, "--since", "1d")
+        return [line.partition(" weights=")[2] for line in log.splitlines() if " weights=" in line]
+
+
+@pytest.fixture(scope="module")
+def kept(sandbox: Sandbox) -> Iterator[Kept]:
+    sandbox.run("root", ("slicewise", "tenant-quota", "set", "nlp", "--nominal", "4"))
+    until_in_force(sandbox, "nlp")
+    found = Kept(sandbox)
+    found.prepare()
+    found.apply()
+    until_routed(sandbox, SERVICE)
+    yield found
+    sandbox.run("bob", ("slicewise", "service", "delete", SERVICE, "--now"), check=False)
+    until(lambda: SERVICE not in services(sandbox))
+    until(lambda: not found.servers())
+
+
+@pytest.mark.promise("A model is copied to a node once, and read there by the starts that follow.")
+async def test_the_second_start_reads_what_the_first_has_copied(kept: Kept) -> None:
+    first = await kept.answer()
+    (line,) = kept.brought()
+    outcome, _, size, entry = line.split()
+    assert (outcome, int(size)) == ("copied", (kept.models / "tiny/tiny.gguf").stat().st_size)
+    assert model_of(kept.servers()) == f"{entry}/models/tiny/tiny.gguf"
+    kept.start_again()
+    assert await kept.answer() == first
+    assert [said.split()[0] for said in kept.brought()] == ["copied", "hit"]
+    assert model_of(kept.servers()) == f"{entry}/models/tiny/tiny.gguf"
+
+
+async def test_no_other_tenants_user_reads_it(kept: Kept) -> None:
+    await kept.answer()
+    model = model_of(kept.servers())
+    readers = {
+        user: kept.sandbox.run(user, ("cmp", model, f"{kept.models}/tiny/tiny.gguf"), check=False)
+        for user in ("bob", "alice")
+    }
+    assert readers["bob"].returncode == 0
+    assert readers["alice"].returncode != 0
+    assert "Permission denied" in readers["alice"].stderr
+
+
+def model_of(servers: list[list[str]]) -> Any:
+    (words,) = servers
+    return words[words.index("--model") + 1]
