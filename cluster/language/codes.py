@@ -924,6 +924,13 @@ class Code(StrEnum):
         `sysctl -w user.max_user_namespaces=15000`, on Ubuntu 24.04
         `kernel.apparmor_restrict_unprivileged_userns=0`, or `engines.triton.private_shm = false`.
         """)
+    NODE_CACHE = ("SW-NODE-CACHE", Area.GPUS, ExitCode.FAILED, """
+        Services can't keep their models' files on a node, or gain nothing by it. They start all the
+        same, and read `model_repository`.
+
+        Make the folder of `launcher.node_cache` on a disk of the node, root's with mode 1777; the
+        finding has the command. Remove a folder in it that is not the user's whose number it has.
+        """)
     NODE_DOWN = ("SW-NODE-DOWN", Area.GPUS, ExitCode.FAILED, """
         GPU nodes are down, fail, are drained or have registered with other GPUs; or a managed
         partition is not up.

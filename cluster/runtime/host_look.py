@@ -26,7 +26,7 @@ _SYSTEMD = Path("/run/systemd/system")
 def way_to(path: Path | str) -> Way:
     """Return the way to a file, as far as this user can look at it."""
     rest = list(reversed(Path(path).absolute().parts[1:]))
-    here, folders, links = "/", [_inode("/")], list[Inode]()
+    here, folders, links = "/", [inode_of("/")], list[Inode]()
 
     def way(target: Inode | None = None, missing: str = "", *, is_unseen: bool = False) -> Way:
         return Way(str(path), tuple(folders), target, missing, tuple(links), is_unseen)
@@ -38,7 +38,7 @@ def way_to(path: Path | str) -> Way:
             continue
         full_path = os.path.join(here, name)  # noqa: PTH118 -- of a text
         try:
-            inode = _inode(full_path)
+            inode = inode_of(full_path)
             leads = Path(full_path).readlink() if stat.S_ISLNK(inode.mode) else None
         except (FileNotFoundError, NotADirectoryError):
             return way(missing=full_path)
@@ -58,7 +58,8 @@ def way_to(path: Path | str) -> Way:
     return way(folders.pop())
 
 
-def _inode(path: str) -> Inode:
+def inode_of(path: str) -> Inode:
+    """Return owner and mode of a file, also of a link; raises OSError if it can't be seen."""
     status = os.lstat(path)
     acl: tuple[AclEntry, ...] = ()
     if not stat.S_ISLNK(status.st_mode):
@@ -132,6 +133,18 @@ def space(path: Path, what: str, runs: str = "") -> Iterator[Space]:
             is_noexec=bool(space.f_flag & os.ST_NOEXEC),
             runs=runs,
         )
+
+
+def file_system(path: Path) -> str:
+    """Return the kind of the file system that holds a folder, as the kernel has it; or ""."""
+    with suppress(OSError):
+        device = path.stat().st_dev
+        number = f"{os.major(device)}:{os.minor(device)}"
+        for line in _text(_PROC / "self" / "mountinfo").splitlines():
+            mount, _, kind = line.partition(" - ")
+            if mount.split()[2] == number:
+                return kind.split()[0]
+    return ""
 
 
 def holders(ports: Collection[int]) -> tuple[Holder, ...]:

@@ -8,16 +8,18 @@ from stand_ins.scripted import settings
 
 from slicewise.cluster.language.file_access import EVERY_USER, unmet
 from slicewise.cluster.runtime import host_look
+from slicewise.cluster.runtime.host_look import file_system
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.cli.commands import this_host
 from slicewise.slurm_plugin.cli.commands.this_host import (
     device_needs,
     host_facts,
     namespace_bars,
+    node_cache_facts,
     node_spaces,
 )
 from slicewise.slurm_plugin.rules.site.facts import FileFacts, HostFacts
-from slicewise.slurm_plugin.rules.site.host_checks import host_checks
+from slicewise.slurm_plugin.rules.site.host_checks import host_checks, node_cache_checks
 
 
 def environment(place: Path, text: str, mode: int, monkeypatch: pytest.MonkeyPatch) -> FileFacts:
@@ -211,3 +213,28 @@ def test_the_line_for_units_keeps_other_variables(tmp_path: Path):
     line = found.mends[0].line.replace("/etc/slicewise/environment", str(environment))
     subprocess.run(["sh", "-c", line], check=True)
     assert environment.read_text() == "A=1\nSLURM_CONF=/opt/new\n"
+
+
+def test_the_folder_of_copies_is_seen_with_what_users_have_put_there(tmp_path: Path):
+    folder = tmp_path / "cache"
+    assert node_cache_facts(folder).inode is None
+    folder.mkdir()
+    folder.chmod(0o1777)
+    for name in ("7", "lost+found"):
+        (folder / name).mkdir()
+    (folder / "8").symlink_to("/root")
+    seen = node_cache_facts(folder)
+    assert seen.inode is not None
+    assert (seen.inode.mode & 0o7777, set(seen.homes)) == (0o1777, {"7", "8"})
+    found = list(node_cache_checks(seen))
+    # Neither is its user's.
+    assert {finding.code for finding in found} == {"SW-NODE-CACHE"}
+    assert [mend.line for finding in found for mend in finding.mends] == [
+        f"rm -rf {folder}/7",
+        f"rm -rf {folder}/8",
+    ]
+
+
+def test_file_systems_have_the_kernels_names():
+    assert file_system(Path("/proc")) == "proc"
+    assert file_system(Path("/none")) == ""

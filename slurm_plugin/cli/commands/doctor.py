@@ -49,6 +49,7 @@ from slicewise.slurm_plugin.cli.commands.this_host import (
     is_here,
     missing_programs,
     namespace_bars,
+    node_cache_facts,
     node_spaces,
     slurmds_needs,
 )
@@ -75,6 +76,7 @@ from slicewise.slurm_plugin.rules.site.host_checks import (
     daemon_checks,
     host_checks,
     key_checks,
+    node_cache_checks,
     node_programs_checks,
 )
 from slicewise.slurm_plugin.rules.site.ledger_checks import ledger_checks, way_back_checks
@@ -441,7 +443,9 @@ class _Site:
         units = unit_checks(disabled_units(["slurmd.service", *by_munge]))
         full = (*space_checks(node_spaces(config, name)), *unmet(needs), *units)
         programs_found = node_programs_checks(programs, bars)
-        return _found("nodes", (*failed, *found, *programs_found, *full))
+        cache = settings.launcher.node_cache if settings else None
+        kept = node_cache_checks(node_cache_facts(cache)) if cache else ()
+        return _found("nodes", (*failed, *found, *programs_found, *kept, *full))
 
     def host(self) -> SectionReport:
         """Look at this host, and at the clocks of the servers that it asks."""

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from stat import S_ISDIR
 
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.file_access import EVERY_USER, Need, Person, Right
@@ -19,8 +20,10 @@ from slicewise.cluster.rpc.munge import Munge
 from slicewise.cluster.rpc.token_client import trust_of
 from slicewise.cluster.runtime.host_look import (
     disabled_units,
+    file_system,
     has_systemd,
     holders,
+    inode_of,
     missing_files,
     person,
     processes,
@@ -35,6 +38,7 @@ from slicewise.slurm_plugin.common.job_submit import job_submit_script
 from slicewise.slurm_plugin.rules.site.facts import (
     FileFacts,
     HostFacts,
+    NodeCacheFacts,
     ShownCertificate,
     TokenFacts,
 )
@@ -397,6 +401,20 @@ def node_spaces(config: Mapping[str, str], name: str) -> tuple[Space, ...]:
         (shared, "jobs' shared memory", ""),
     )
     return tuple(one for path, *of in named if path.is_absolute() for one in space(path, *of))
+
+
+def node_cache_facts(folder: Path) -> NodeCacheFacts:
+    """Return what is to be checked of the folder of ``launcher.node_cache`` on this node."""
+    way = way_to(folder)
+    if way.target is None or not S_ISDIR(way.target.mode):
+        return NodeCacheFacts(str(folder), way.target)
+    homes = {}
+    with suppress(OSError):
+        for home in sorted(folder.iterdir()):
+            # A link is no folder, wherever it leads.
+            if home.name.isdecimal():
+                homes[home.name] = inode_of(str(home))
+    return NodeCacheFacts(str(folder), way.target, file_system(folder), homes)
 
 
 def _users(settings: Settings, *, is_controller: bool) -> Mapping[str, bool]:

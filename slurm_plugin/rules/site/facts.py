@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from slicewise.cluster.language.billing import MILLISLICES, BillingUnit
-from slicewise.cluster.language.file_access import Need, Way
+from slicewise.cluster.language.file_access import Inode, Need, Way
 from slicewise.cluster.language.host_findings import Holder, Space
 from slicewise.cluster.language.jobs import NodeView, PartitionView
 from slicewise.cluster.language.slurm.billing_limits import BillingLimit
@@ -160,6 +160,23 @@ class ShownCertificate:
     place: str
     problem: str = ""
     ends_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class NodeCacheFacts:
+    """The folder of a node in which services keep copies of their models' files.
+
+    Attributes:
+        folder: its path, as ``launcher.node_cache`` has it.
+        inode: owner and mode of what is there; None if nothing is, or not to be seen.
+        file_system: the kind of its file system, as the kernel has it; "" if unknown.
+        homes: folders of users in it, by their names.
+    """
+
+    folder: str
+    inode: Inode | None = None
+    file_system: str = ""
+    homes: Mapping[str, Inode] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from shlex import quote
+from stat import S_ISDIR, S_ISVTX
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.file_access import Inode, not_led, replaceable, unmet
-from slicewise.cluster.language.findings import Finding, Mend, Place, error, warning
+from slicewise.cluster.language.findings import Finding, Mend, Place, error, hint, warning
 from slicewise.cluster.language.host_findings import (
     package_checks,
     port_checks,
@@ -14,7 +15,12 @@ from slicewise.cluster.language.host_findings import (
 )
 from slicewise.cluster.language.slurm.values import numbers_text
 from slicewise.cluster.rpc.key_messages import KeyView
-from slicewise.slurm_plugin.rules.site.facts import DaemonFacts, FileFacts, HostFacts
+from slicewise.slurm_plugin.rules.site.facts import (
+    DaemonFacts,
+    FileFacts,
+    HostFacts,
+    NodeCacheFacts,
+)
 from slicewise.slurm_plugin.rules.site.token_checks import token_checks
 
 _LATE_S = 30.0
@@ -239,4 +245,60 @@ def node_programs_checks(missing: tuple[str, ...], bars: Mapping[str, str]) -> I
         )
 
 
+def node_cache_checks(facts: NodeCacheFacts) -> Iterator[Finding]:
+    """Say why services can't keep their models' files on this node, or gain nothing by it."""
+    folder, inode = facts.folder, facts.inode
+    why = "servers start all the same, and read model_repository each time"
+    make = f"d {folder} 1777 root root -"
+    mends = (
+        Mend(Place.NODE, f"echo '{make}' >{_CACHE_CONF}"),
+        Mend(Place.NODE, f"systemd-tmpfiles --create {_CACHE_CONF}"),
+    )
+    if inode is None:
+        yield warning(
+            Code.NODE_CACHE, f"This node has no {folder} (launcher.node_cache)", why, *mends
+        )
+        return
+    if not S_ISDIR(inode.mode):
+        yield warning(
+            Code.NODE_CACHE,
+            f"{folder} (launcher.node_cache) is no folder",
+            why,
+            advice="Remove it, or name another one.",
+        )
+        return
+    if inode.uid != 0 or (inode.mode & _OTHERS_WRITE and not inode.mode & S_ISVTX):
+        problem = f"{folder} (launcher.node_cache) has {inode.whose}, not mode 1777, root:root"
+        yield warning(Code.NODE_CACHE, problem, why, *mends)
+    elif not inode.mode & _WORLD_WRITES:
+        problem = f"No user can keep anything in {folder} (launcher.node_cache): {inode.whose}"
+        yield warning(Code.NODE_CACHE, problem, why, *mends)
+    if facts.file_system in _REMOTE:
+        yield warning(
+            Code.NODE_CACHE,
+            f"{folder} (launcher.node_cache) lies on {facts.file_system}, not on this node",
+            "a copy there saves nothing",
+            advice="Name a folder on a disk of the nodes.",
+        )
+    if facts.file_system in _MEMORY:
+        yield hint(
+            Code.NODE_CACHE,
+            f"{folder} (launcher.node_cache) is memory",
+            "a copy counts as memory of the job that makes it",
+            advice="It is made where memory_mib is twice its size.",
+        )
+    for name, home in facts.homes.items():
+        if name != str(home.uid) or home.mode & _WORLD_OR_GROUP:
+            yield warning(
+                Code.NODE_CACHE,
+                f"{home.path} has {home.whose}, where only user {name} may come",
+                f"jobs of user {name} keep nothing there",
+                Mend(Place.NODE, f"rm -rf {quote(home.path)}"),
+            )
+
+
+_CACHE_CONF = "/etc/tmpfiles.d/slicewise-node-cache.conf"
+_WORLD_WRITES, _WORLD_OR_GROUP = 0o002, 0o077
+_REMOTE = frozenset({"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "9p"})
+_MEMORY = frozenset({"tmpfs", "ramfs"})
 _PACKAGES = {"unshare": "util-linux"}

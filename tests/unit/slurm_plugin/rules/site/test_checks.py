@@ -24,6 +24,7 @@ from slicewise.slurm_plugin.rules.site.facts import (
     DaemonFacts,
     FileFacts,
     HostFacts,
+    NodeCacheFacts,
     ScriptFacts,
     ShownCertificate,
     SlurmFacts,
@@ -37,6 +38,7 @@ from slicewise.slurm_plugin.rules.site.host_checks import (
     daemon_checks,
     host_checks,
     key_checks,
+    node_cache_checks,
     node_programs_checks,
 )
 from slicewise.slurm_plugin.rules.site.ledger_checks import ledger_checks, way_back_checks
@@ -282,6 +284,17 @@ def with_admins(**levels: str) -> Iterable[Finding]:
 
 
 IN_OBSERVE = replace(WANTED, mode="observe")
+
+
+CACHE, HOME = Inode("/local/w", 0o41777), Inode("/local/w/7", 0o40700, 7)
+
+
+def node_cache(
+    inode: Inode | None = CACHE, file_system: str = "xfs", home: Inode = HOME
+) -> Iterable[Finding]:
+    return node_cache_checks(NodeCacheFacts("/local/w", inode, file_system, {"7": home}))
+
+
 PLANTED = [
     # slurm.conf
     ("SW-VERSION", ERROR, conf(SLURM_VERSION="21.08.8")),
@@ -457,6 +470,15 @@ PLANTED = [
     ("SW-CLOCK-SKEW", ERROR, clock_checks({"slurmctld": -7.0, "PostgreSQL": 0.1})),
     ("SW-PROGRAM", ERROR, node_programs_checks(("unshare",), {})),
     ("SW-NODE-NAMESPACES", ERROR, node_programs_checks((), {"user.x": "1"})),
+    ("SW-NODE-CACHE", WARNING, node_cache(None)),
+    ("SW-NODE-CACHE", WARNING, node_cache(Inode("/local/w", 0o100644))),
+    ("SW-NODE-CACHE", WARNING, node_cache(Inode("/local/w", 0o40777))),
+    ("SW-NODE-CACHE", WARNING, node_cache(Inode("/local/w", 0o40755))),
+    ("SW-NODE-CACHE", WARNING, node_cache(Inode("/local/w", 0o41777, 7, 7, "eve", "eve"))),
+    ("SW-NODE-CACHE", WARNING, node_cache(file_system="lustre")),
+    ("SW-NODE-CACHE", HINT, node_cache(file_system="tmpfs")),
+    ("SW-NODE-CACHE", WARNING, node_cache(home=Inode("/local/w/7", 0o40700, 8))),
+    ("SW-NODE-CACHE", WARNING, node_cache(home=Inode("/local/w/7", 0o40755, 7))),
 ]
 
 
@@ -586,6 +608,19 @@ def test_lines_for_the_settings_are_toml_and_name_their_section() -> None:
         (key,) = tomllib.loads(line)
         assert "[" not in key
         assert "    # in [" in line
+
+
+def test_a_folder_that_each_user_has_a_place_in_is_fine() -> None:
+    assert list(node_cache()) == []
+
+
+def test_a_folder_for_copies_is_made_by_systemd() -> None:
+    (missing,) = node_cache(None)
+    conf = "/etc/tmpfiles.d/slicewise-node-cache.conf"
+    assert [mend.line for mend in missing.mends] == [
+        f"echo 'd /local/w 1777 root root -' >{conf}",
+        f"systemd-tmpfiles --create {conf}",
+    ]
 
 
 def test_a_path_is_no_package() -> None:
