@@ -95,6 +95,7 @@ def test_a_loan_starts_what_waits_behind_a_job_whose_gpu_is_busy() -> None:
         site.until_is(lambda: site.runs("lab").total(), 2, 120)
 
 
+@pytest.mark.slow
 def test_equal_tenants_take_turns_on_whole_gpus() -> None:
     """Two of five come a minute after the others have taken all three GPUs; each could have had
     four turns.
@@ -114,6 +115,7 @@ def test_equal_tenants_take_turns_on_whole_gpus() -> None:
     assert sum(had.values()) ** 2 >= 0.98 * len(names) * sum(n * n for n in had.values())
 
 
+@pytest.mark.slow
 def test_a_large_job_that_is_due_starts_beside_small_ones_that_come_and_go() -> None:
     """It takes all of the node, which is beyond its tenant's share; small jobs always waited for
     what became free.

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+import pytest
 from effort import examples
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
@@ -53,6 +54,7 @@ LOADS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(10, nightly=200), phases=(Phase.explicit, Phase.generate))
 @example(Bursts(6915, 14.7, 44.2, 0.8, 0.23, 3.7), (0.95, 0.99))
 @given(LOADS, st.sampled_from([(0.9, 0.95), (0.9, 0.99), (0.95, 0.99), (0.99, 0.999)]))

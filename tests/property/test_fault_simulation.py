@@ -13,11 +13,18 @@ from fault_world.world import FoundFaultError, live
 pytestmark = pytest.mark.usefixtures("clock")
 
 _ONE = os.environ.get("SLICEWISE_FAULT_SEED")
-_AT_ONCE = 25
+_AT_ONCE, _OF_A_CHANGE = 10, 50
+"""The worlds after so many are slow: `make integration` lives them."""
 SEEDS = (int(_ONE),) if _ONE else range(examples(200, nightly=10_000))
 
 
-@pytest.mark.parametrize("first", SEEDS[::_AT_ONCE])
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=[pytest.mark.slow] * (first >= _OF_A_CHANGE and not _ONE))
+        for first in SEEDS[::_AT_ONCE]
+    ],
+)
 def test_whatever_fails_all_is_settled_in_the_end(first: int) -> None:
     for seed in SEEDS if _ONE else range(first, first + _AT_ONCE):
         try:

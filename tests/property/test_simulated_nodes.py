@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import pytest
 from builders.settings import site_settings
 from builders.site_world import BEGIN_S, past, slicewise, tenants
 from effort import examples
@@ -52,6 +53,7 @@ def ran(jobs: Sequence[HistoryJob], seed: int) -> SiteRecord:
     return Site(ON, plan, CUTTING.costs, found, times, down=down).run()
 
 
+@pytest.mark.slow
 @given(jobs_of_shapes, st.integers(0, 1000))
 @settings(max_examples=examples(15), deadline=None)
 def test_nothing_holds_more_than_the_boards_have(jobs: Sequence[HistoryJob], seed: int) -> None:
@@ -71,6 +73,7 @@ def test_nothing_holds_more_than_the_boards_have(jobs: Sequence[HistoryJob], see
         assert 0 <= one.lost_millislice_s <= (one.end_s - one.begin_s) * 2 * 7500
 
 
+@pytest.mark.slow
 @given(jobs_of_shapes, st.integers(0, 1000))
 @settings(max_examples=examples(5), deadline=None)
 def test_the_same_seed_gives_the_same_record(jobs: Sequence[HistoryJob], seed: int) -> None:

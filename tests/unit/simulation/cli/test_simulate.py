@@ -109,6 +109,7 @@ def chat(tmp_path: Path) -> tuple[str, ...]:
     return "--service", str(service), "--requests", f"nlp/chat={trace}"
 
 
+@pytest.mark.slow
 def test_a_service_under_a_load_stands_beside_the_jobs(
     said: Said, change: Path, chat: tuple[str, ...], tmp_path: Path
 ):

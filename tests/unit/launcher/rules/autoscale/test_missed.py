@@ -22,6 +22,7 @@ def bursts(each_s: int, places: int, lasts_s: int, span_s: int) -> Sequence[floa
     return [begun + n / places for begun in begins for n in range(places * lasts_s)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arrivals_s", "service_s", "concurrency"),
     [

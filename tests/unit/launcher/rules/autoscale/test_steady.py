@@ -12,6 +12,8 @@ from slicewise.launcher.rules.autoscale.types import Scaling, ServiceLook, Suppl
 from slicewise.launcher.rules.gateway.types import Load
 from slicewise.simulation.rules.services.request_queue import RunningReplica, ServiceRequests
 
+pytestmark = pytest.mark.slow
+
 SPAN_S, LOOK_S, START_S = 3 * 3600, 2, 28
 
 

@@ -82,6 +82,7 @@ def test_a_replica_gets_as_many_as_keep_the_time_to_the_first_token():
     assert 3 <= lived(replace(SCALING, ttft_s=1.2)).capacity.limit <= 5
 
 
+@pytest.mark.slow
 def test_where_it_is_known_the_slowest_of_20_have_two_thirds_of_the_objective():
     """Here one in ten takes three times the mean: 2.7 s with 21 requests."""
     asked = replace(SCALING, ttft_s=4.0)

@@ -102,6 +102,7 @@ def test_it_is_decided_for_from_time_to_time_and_not_all_at_one_turn():
     assert sum(decided) >= SERVICES - 1
 
 
+@pytest.mark.slow
 def test_after_a_rest_requests_are_answered_as_if_it_had_been_looked_at_all_the_time():
     """Two launchers see the same; one decides for every service at every turn."""
     services = 4  # Of all but the first nothing is seen, whatever their number.

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from random import Random
 
+import pytest
 from builders.model_world import START_S
 
 from slicewise.simulation.rules.cluster import (
@@ -71,6 +72,7 @@ def run(seed: int) -> tuple[SlurmModel, int]:
     return one, longest
 
 
+@pytest.mark.slow
 def test_a_busy_cluster_is_modelled_twice_the_same():
     one, longest = run(1)
     other, _ = run(1)
