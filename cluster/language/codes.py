@@ -231,7 +231,8 @@ class Code(StrEnum):
         It would be the tenant's first API key: from then on all of its services refuse requests
         without one, also those that clients use now.
 
-        On the page, mark that this is meant. `slicewise key require` sets a later date first.
+        On the page, mark that this is meant. A marketplace's orders and guests never close
+        services: `slicewise key require` sets a date first.
         """)
     WAITING = ("SW-WAITING", Area.JOBS, ExitCode.FAILED, """
         Jobs within their tenant's guaranteed quota have waited for longer than `lending.grace_s`

@@ -20,6 +20,7 @@ from threading import Lock
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError
 from slicewise.cluster.rpc import exchange as http
+from slicewise.cluster.runtime.tls import CURVE
 from slicewise.cluster.settings.file import DaemonSettings, host_and_port
 
 _VARIABLE = "SLURM_JWT"
@@ -28,9 +29,6 @@ _LIFESPAN_S = 300
 """Of a token that is made here; who asks again within half of it uses it again."""
 _SAID_LIMIT = 300
 _HOSTS_FILE = ssl.get_default_verify_paths().openssl_cafile
-CURVE = "prime256v1"
-"""The one group of handshakes: OpenSSL's largest would take the daemon a fifth of a second for a
-stranger's hello, and commands, the only clients, have this one."""
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.runtime.tls import CURVE
 from slicewise.cluster.settings.gateway import GatewaySettings
 from slicewise.launcher.gateway.files import replace_file
 from slicewise.launcher.gateway.pem import pem
@@ -19,8 +20,6 @@ and the launcher."""
 _KNOWN_REPLICAS = 512
 _PRIVATE, _PUBLIC = 0o600, 0o644
 _DAYS = "3650"
-_CURVE = "prime256v1"
-"""OpenSSL's name of P-256."""
 _EXTENSIONS = """\
 [req]
 prompt = no
@@ -115,7 +114,7 @@ def context(directory: Path, certificate: str, protocol: str = "") -> ssl.SSLCon
     # The tenant's server chooses the numbers to compute with: for TLS 1.2's DHE one of 10,000 bits,
     # which takes a second.
     found.minimum_version = ssl.TLSVersion.TLSv1_3
-    found.set_ecdh_curve(_CURVE)
+    found.set_ecdh_curve(CURVE)
     found.load_verify_locations(cadata=pem(certificate))
     # The certificate must not sign others: each link of a chain below it may have a key that takes
     # long to check.
@@ -134,7 +133,7 @@ def own_context(directory: Path) -> ssl.SSLContext:
     """
     own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     own.minimum_version = ssl.TLSVersion.TLSv1_3
-    own.set_ecdh_curve(_CURVE)
+    own.set_ecdh_curve(CURVE)
     own.load_cert_chain(directory / KEY)
     own.load_verify_locations(directory / KEY)
     own.verify_mode = ssl.CERT_REQUIRED

@@ -21,7 +21,7 @@ from slicewise.cluster.language.errors import InvalidInputError, Refusal, Slicew
 from slicewise.cluster.rpc.messages import REQUEST_LIMIT
 from slicewise.cluster.rpc.munge import Munge
 from slicewise.cluster.rpc.munge_rpc import PREFIX, SEALED_PATH, seal, unseal
-from slicewise.cluster.rpc.token_client import CURVE
+from slicewise.cluster.runtime.tls import CURVE
 from slicewise.cluster.settings.file import DaemonSettings
 from slicewise.slurm_plugin.api.http_server import SERVER, Question
 from slicewise.slurm_plugin.api.routes import Asked, HttpReply

@@ -91,7 +91,10 @@ _Answer = Callable[[Any, str], Awaitable[object]]
 
 
 class MarketplaceDoor:
-    """Serves the agent; off where ``listen`` is empty."""
+    """Serves the agent; off where ``listen`` is empty.
+
+    ``requires_keys``: whether the gateway wants keys of all, so that a first one closes nothing.
+    """
 
     def __init__(
         self,
@@ -102,6 +105,7 @@ class MarketplaceDoor:
         *,
         on_change: Callable[[], Awaitable[None]],
         slice_hour_price: Decimal | None,
+        requires_keys: bool,
         is_tenant: Callable[[str], bool],
     ) -> None:
         self._settings = settings
@@ -110,6 +114,7 @@ class MarketplaceDoor:
         self._leader = leader
         self._on_change = on_change
         self._price = slice_hour_price
+        self._requires_keys = requires_keys
         self._is_tenant = is_tenant
         self._server = HttpServer(Guests(_PLACES), self._reply, LIMITS, lambda _: _NO_QUESTION)
         self._changing = asyncio.Lock()
@@ -291,6 +296,7 @@ class MarketplaceDoor:
                 f"[marketplace.tokens] names {tenant!r}, which has no quota.",
                 "The operator can give it one: slicewise tenant-quota set",
             )
+        await self._require_closed(tenant)
         self._take(tenant)
         if any(record.key_alias == order.key_alias for record in await self._records(tenant)):
             raise InvalidInputError(
@@ -299,28 +305,48 @@ class MarketplaceDoor:
         limits = RequestLimits(**order.limits, models=order.models or None)
         return await self._mint(order.key_alias, tenant, limits, is_blocked=order.blocked)
 
+    async def _require_closed(self, tenant: str) -> None:
+        """An order must not close services that clients ask without a key: InvalidInputError."""
+        grants = None if self._requires_keys else await self._from_ledger(self._ledger.keys.grants)
+        if grants is not None and tenant not in grants.wanted_from_s:
+            raise InvalidInputError(
+                Code.KEY_FIRST,
+                f"This would be {tenant}'s first key: all of its services would refuse requests"
+                " without a key, also those that clients use now.",
+                f"The operator says from when they do: slicewise key require {tenant} --from 30d",
+            )
+
     async def _regenerate(self, token: str, tenant: str) -> object:
         """Another key in the place of one, with the limits that it has."""
         self._take(tenant)
         record = await self._record(token, tenant)
         held = (await self._limits(tenant)).get(token)
-        await self._end(token, tenant)
         limits = held.limits if held else RequestLimits()
-        return await self._mint(record.key_alias, tenant, limits, is_blocked=record.blocked)
+        return await self._mint(
+            record.key_alias, tenant, limits, is_blocked=record.blocked, in_place_of=token
+        )
 
     async def _mint(
-        self, alias: str, tenant: str, limits: RequestLimits, *, is_blocked: bool
+        self,
+        alias: str,
+        tenant: str,
+        limits: RequestLimits,
+        *,
+        is_blocked: bool,
+        in_place_of: str = "",
     ) -> object:
-        """Make a key; it is limited and blocked before it is there."""
+        """Make a key, limited and blocked before it is there; another ends only with that."""
         made = new_key()
         change = LimitChangeRequest(limits=limits, is_exact=limits.is_exact or None)
         await self._change_limits(made.key_id, tenant, change)
         if is_blocked:
             await self._set_block(made.key_id, tenant, is_blocked=True)
         new = NewKey(made.key_id, tenant, alias, made.sha256, author=AGENT, person=NOBODY)
-        await self._from_ledger(partial(self._ledger.keys.add, new))
+        await self._from_ledger(partial(self._ledger.keys.add, new, in_place_of=in_place_of))
         about = {"key": made.key_id, "tenant": tenant, "user": AGENT}
         report("key_created", **about, service="", expires_s=None)
+        if in_place_of:
+            report("key_revoked", key=in_place_of, user=AGENT, tenant=tenant)
         record = await self._record(made.key_id, tenant)
         return {**record.model_dump(), "key": made.key}
 

@@ -153,6 +153,7 @@ class _Daemon:
             *(settings.marketplace, ledger, reads, leader),
             on_change=self._keys.turn,
             slice_hour_price=settings.ledger.slice_hour_price,
+            requires_keys=settings.gateway.require_keys,
             is_tenant=lambda tenant: tenant in cluster_state.quotas.policy,
         )
         self._metrics.watch(settings, self._admission, self._cluster_state, self._leader, unread)

@@ -115,12 +115,12 @@ class Keys(LedgerPart):
             extract("epoch", opened.until_at).cast(Double).label("until_s"),
         ).where(opened.id.in_(ids.group_by(opened.tenant)))
 
-    def add(self, new: NewKey) -> None:
+    def add(self, new: NewKey, *, in_place_of: str = "") -> None:
         """Add a key; a second time does nothing while the key is valid.
 
-        A command sends its change once more if it got no answer. Raises InvalidInputError:
-        SW-KEY-REVOKE if the person or the tenant has too many, SW-KEY-TWICE if another key has the
-        id or hash.
+        The key ``in_place_of`` is revoked with that, or neither happens. A command sends its change
+        once more if it got no answer. Raises InvalidInputError: SW-KEY-REVOKE if the person or the
+        tenant has too many, SW-KEY-TWICE if another key has the id or hash.
         """
         values = {"cluster": self._cluster, **asdict(new), "expires_at": _time(new.expires_s)}
         values["person"] = new.person or new.author
@@ -130,6 +130,8 @@ class Keys(LedgerPart):
             connection.execute(select(func.slicewise.lock_policy(f"keys of {self._cluster}")))
             if self._is_made(connection, values):
                 return
+            if in_place_of:
+                self._revoke(connection, in_place_of, new.author)
             valid, person = self._valid(new.tenant), str(values["person"])
             if connection.execute(valid).scalar_one() >= MOST_OF_TENANT:
                 raise _too_many(f"Tenant {new.tenant!r} has {MOST_OF_TENANT} keys already.")
@@ -153,11 +155,13 @@ class Keys(LedgerPart):
 
     def revoke(self, key_id: str, author: str) -> None:
         """Revoke an existing key; a second time does nothing."""
-        values = {"cluster": self._cluster, "key_id": key_id, "author": author}
-        revoked = insert(api_key_revocations).values(values).on_conflict_do_nothing()
         with writing(self._engine) as connection:
             connection.execute(DEADLINE)
-            connection.execute(revoked)
+            self._revoke(connection, key_id, author)
+
+    def _revoke(self, connection: Connection, key_id: str, author: str) -> None:
+        values = {"cluster": self._cluster, "key_id": key_id, "author": author}
+        connection.execute(insert(api_key_revocations).values(values).on_conflict_do_nothing())
 
     def block(self, key_id: str, author: str, *, is_blocked: bool) -> None:
         """Let a key, which need not be there yet, let nobody in for now, or in again."""

@@ -7,6 +7,7 @@ field.
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
 from time import gmtime, strftime
@@ -26,6 +27,7 @@ from slicewise.cluster.rpc.usage_messages import AllowanceSubject, UsageRecord
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import MarketplaceSettings
 from slicewise.slurm_plugin.api.marketplace import MarketplaceDoor
+from slicewise.slurm_plugin.ledger import keys
 from slicewise.slurm_plugin.ledger.keys import NewKey
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.services.marketplace import AGENT
@@ -105,6 +107,14 @@ async def from_ledger(who: int | str, read: Callable[[], object]) -> object:
 
 @pytest.fixture
 async def site(ledger: Ledger, tmp_path: Path) -> AsyncIterator[Site]:
+    async with site_of(ledger, tmp_path) as site:
+        yield site
+
+
+@asynccontextmanager
+async def site_of(
+    ledger: Ledger, tmp_path: Path, *, requires_keys: bool = True
+) -> AsyncIterator[Site]:
     place = f"127.0.0.1:{free_port()}"
     files = {tenant: tmp_path / tenant for tenant in TOKENS}
     for tenant, token in TOKENS.items():
@@ -116,11 +126,14 @@ async def site(ledger: Ledger, tmp_path: Path) -> AsyncIterator[Site]:
         *(ledger, reads, ALONE),
         on_change=site.changed,
         slice_hour_price=Decimal("0.5"),
+        requires_keys=requires_keys,
         is_tenant=lambda tenant: tenant not in site.without_quota,
     )
     await door.start()
-    yield site
-    await door.stop()
+    try:
+        yield site
+    finally:
+        await door.stop()
 
 
 async def test_an_order_is_keys_that_are_paused_restored_rotated_and_ended(
@@ -210,6 +223,37 @@ async def test_a_tenant_without_a_quota_gets_no_key(site: Site) -> None:
     refused = await site.vision.refused("POST", "/key/generate", {"key_alias": f"{ORDER}-1"})
     assert refused == (404, Code.TENANT_UNKNOWN)
     assert site.ledger.keys.all() == ()
+
+
+async def test_no_order_closes_services_that_clients_ask_without_a_key(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    async with site_of(ledger, tmp_path, requires_keys=False) as site:
+        refused = await site.vision.refused("POST", "/key/generate", {"key_alias": f"{ORDER}-1"})
+        assert refused == (422, Code.KEY_FIRST)
+        assert ledger.keys.all() == ()
+        later_s = int(wall_s()) + 86_400
+        ledger.keys.require_from("vision", later_s, "root")
+        await site.vision.order()
+        assert ledger.keys.grants().wanted_from_s == {"vision": later_s}
+        ledger.keys.add(NewKey("a" * 12, "nlp", "own", "a" * 64, "alice"))
+        await site.nlp.order()
+
+
+async def test_a_rotation_that_fails_leaves_the_key_that_was(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = (await site.vision.order(rpm_limit=9))["token"]
+    with monkeypatch.context() as patched:
+        patched.setattr(keys, "MOST_OF_TENANT", 0)
+        refused = await site.vision.refused("POST", f"/key/{token}/regenerate", {})
+    assert refused[1] == Code.KEY_REVOKE
+    assert site.opens() == {token}
+    # A tenant that has all the keys it may have rotates them all the same.
+    with monkeypatch.context() as patched:
+        patched.setattr(keys, "MOST_OF_TENANT", 1)
+        new = (await site.vision.tells("POST", f"/key/{token}/regenerate", {}))["token"]
+    assert site.opens() == {new}
 
 
 async def test_an_alias_is_there_once(site: Site) -> None:
