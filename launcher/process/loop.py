@@ -425,7 +425,7 @@ class Launcher:
         try:
             granted = await self._daemon.grants()
             if self._statistics is not None:
-                self._statistics.told(granted.models)
+                self._statistics.told(granted.models, granted.limits)
             await self._runtime.set_grants(granted)
             self._limits_tokens = granted.limits_tokens
         except (SlicewiseError, OSError) as error:

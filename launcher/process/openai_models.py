@@ -5,7 +5,7 @@ Those that sleep are models, too.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -13,10 +13,12 @@ from slicewise.cluster.language.adapters import model_name
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.model_names import meanings
 from slicewise.cluster.language.service import tenant_of
+from slicewise.cluster.rpc.limit_messages import SubjectLimits
 from slicewise.launcher.rules.engines.engine import OPENAI_API
 from slicewise.launcher.rules.engines.openai import ListedModel, models_answer, openai_error
 from slicewise.launcher.rules.engines.registry import ENGINES
 from slicewise.launcher.rules.engines.statistics import StatisticsAnswer
+from slicewise.launcher.rules.gateway.subjects import subject_of
 from slicewise.launcher.rules.turn.plan import TurnPlan
 from slicewise.launcher.rules.turn.state import State
 
@@ -43,10 +45,18 @@ class OpenAIModels:
     def __init__(self) -> None:
         self._known: Mapping[str, _Service] | None = None
         self._meanings: Mapping[str, str] = {}
+        self._only: Mapping[str, Set[str]] = {}
 
-    def told(self, models: Mapping[str, str]) -> None:
-        """Take over what models mean, as ``slicewise.cluster.language.model_names`` says."""
+    def told(self, models: Mapping[str, str], limits: Iterable[SubjectLimits] = ()) -> None:
+        """Take over what models mean, as ``slicewise.cluster.language.model_names`` says, and which
+        ones some subjects may only ask.
+        """
         self._meanings = models
+        self._only = {
+            subject_of(held.tenant, held.person, held.key_id): frozenset(held.limits.models)
+            for held in limits
+            if held.limits.models is not None
+        }
 
     def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over which services there are.
@@ -65,8 +75,10 @@ class OpenAIModels:
             },
         }
 
-    def answer(self, scope: str, path: str) -> StatisticsAnswer:
+    def answer(self, scope: str, path: str, subjects: Iterable[str] = ()) -> StatisticsAnswer:
         """Answer a client that asks for ``MODELS_PATH`` or for a model below it.
+
+        What the limits of one of its ``subjects`` refuse is not listed.
 
         ``scope`` is what its key opens: TENANT, TENANT/SERVICE or TENANT/OWNER/SERVICE. At a
         tenant's address those of its own are listed. Behind a slash it stands for the site's: all
@@ -75,7 +87,12 @@ class OpenAIModels:
         if self._known is None:
             message = "the launcher has just started. Try again."
             return openai_error(503, Code.GATEWAY_STATISTICS, message)
-        services = self._known
+        limits = [self._only[subject] for subject in subjects if subject in self._only]
+        services = {
+            key: service
+            for key, service in self._known.items()
+            if all(key in models for models in limits)
+        }
         names = self._usable if scope.startswith("/") else self._own
         models = [
             model

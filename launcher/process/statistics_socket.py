@@ -9,18 +9,21 @@ import asyncio
 import json
 import ssl
 from asyncio import IncompleteReadError, LimitOverrunError, StreamReader, StreamWriter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.persons import NOBODY
+from slicewise.cluster.rpc.limit_messages import SubjectLimits
 from slicewise.launcher.gateway.files import STATISTICS, replace_file
 from slicewise.launcher.gateway.identity import own_context
 from slicewise.launcher.process.openai_models import MODELS_PATH, OpenAIModels
 from slicewise.launcher.process.statistics import ServiceStatistics
 from slicewise.launcher.rules.engines.statistics import StatisticsAnswer
+from slicewise.launcher.rules.gateway.subjects import subjects_of
 from slicewise.launcher.rules.turn.plan import TurnPlan
 from slicewise.launcher.rules.turn.state import State
 
@@ -56,9 +59,11 @@ class StatisticsSocket:
         self._statistics.turned(plan, state)
         self._models.turned(plan, state)
 
-    def told(self, models: Mapping[str, str]) -> None:
-        """Take over what models mean, as ``slicewise.cluster.language.model_names`` says."""
-        self._models.told(models)
+    def told(self, models: Mapping[str, str], limits: Iterable[SubjectLimits]) -> None:
+        """Take over what models mean, as ``slicewise.cluster.language.model_names`` says, and the
+        limits of those who ask for them.
+        """
+        self._models.told(models, limits)
 
     async def step(self, *, leads: bool) -> None:
         """Listen if this launcher leads, and only then; save what replicas have counted.
@@ -121,7 +126,8 @@ class StatisticsSocket:
     async def _answer(self, question: "_Question") -> bytes:
         key = question.headers.get("x-slicewise-service", "")
         if question.path.startswith(MODELS_PATH):
-            return _by_http(self._models.answer(key, question.path))
+            subjects = _subjects(question.headers)
+            return _by_http(self._models.answer(key, question.path, subjects))
         is_grpc = question.headers.get("content-type", "").startswith("application/grpc")
         frame = question.body if is_grpc else None
         answer = await self._statistics.answer(key, question.path, frame)
@@ -136,6 +142,12 @@ class _Question:
     path: str
     headers: Mapping[str, str]
     body: bytes
+
+
+def _subjects(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """Whose limits a question meets, as the gateway says it."""
+    names = (headers.get(f"x-slicewise-{part}", NOBODY) for part in ("payer", "person", "key"))
+    return subjects_of(*names)
 
 
 async def _question(reader: StreamReader) -> _Question:

@@ -445,7 +445,10 @@ def write_files(settings: GatewaySettings) -> None:
 
 @asynccontextmanager
 async def statistics_up(
-    gateway: Harness, *replicas: "Replica | ReplicaProcess", models: Mapping[str, str] = NONE
+    gateway: Harness,
+    *replicas: "Replica | ReplicaProcess",
+    models: Mapping[str, str] = NONE,
+    limits: Iterable[SubjectLimits] = (),
 ) -> AsyncIterator[Callable[..., None]]:
     """As the launcher serves them; what is yielded tells it of other replicas."""
     directory = gateway.settings.directory
@@ -472,7 +475,7 @@ async def statistics_up(
         served.turned(plan, {**dict.fromkeys(models, ServiceState()), **state})
 
     turned(*replicas)
-    served.told(models)
+    served.told(models, limits)
     await served.step(leads=True)
     yield turned
     served.close()

@@ -13,6 +13,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from slicewise.cluster.rpc.key_messages import KeyGrant
 from slicewise.launcher.rules.gateway.fair_orders import entries_of
 from slicewise.launcher.rules.gateway.fair_queue import FairQueue, SubjectUse, with_uses
+from slicewise.launcher.rules.gateway.routing import SendRound
 from slicewise.launcher.rules.gateway.types import Load, ServerMode
 
 pytestmark = pytest.mark.integration
@@ -39,6 +40,14 @@ async def replica(gateway: Harness) -> AsyncIterator[Replica]:
     found = await Replica().start()
     found.work_s = 0.0
     await gateway.set_replicas((found, READY), concurrency=1)
+    yield found
+    await found.stop()
+
+
+@pytest.fixture
+async def other(gateway: Harness) -> AsyncIterator[Replica]:
+    found = await Replica().start()
+    found.work_s = 0.0
     yield found
     await found.stop()
 
@@ -95,11 +104,46 @@ async def test_nobody_says_for_whom_he_asks_and_no_replica_hears_it(
     gateway: Harness, replica: Replica
 ):
     await gateway.runtime.set_priorities(entries_of("t/a", FairQueue(), {}, "persons"))
-    asked = await gateway.ask(f"/t/a{INFER}", x_api_key="anna", x_slicewise_subject="ben")
-    assert asked[0] == 200
+    said = {"x_api_key": "anna", "x_slicewise_subject": "ben", "x_slicewise_moment": "1"}
+    assert (await gateway.ask(f"/t/a{INFER}", **said))[0] == 200
     assert "x-slicewise-subject" not in replica.headers
+    assert replica.headers["x-slicewise-moment"] != "1"
     (position,) = (await gateway.runtime.fair_positions()).values()
     assert position.latest_ms >= position.turn_ms
+
+
+@pytest.mark.parametrize("stays_fair", [True, False])
+async def test_what_goes_round_as_its_replicas_die_keeps_its_place(
+    gateway: Harness, replica: Replica, other: Replica, stays_fair: bool
+):
+    """Where the queue is fair no more by then, it is answered all the same."""
+    await gateway.runtime.set_priorities(entries_of("t/a", FairQueue(), {}, "persons"))
+    came = ("anna",) * 7 + ("ben", "carol")
+    replica.pause()
+    asked = await ask_in_turn(gateway, *came)
+    before = (await gateway.runtime.fair_positions())["t/a"]
+    await gateway.set_replicas()
+    await gateway.runtime.apply([SendRound("pool1")])
+    await eventually(lambda: gateway.waits(Load(held=len(came) - 1)))
+    if not stays_fair:
+        await gateway.runtime.set_priorities({})
+    other.pause()
+    await gateway.set_replicas((other, READY), concurrency=1)
+    await eventually(lambda: gateway.waits(Load(in_flight=1, queued=len(came) - 2)))
+    other.go_on()
+    replica.go_on()
+    # The first one was with the replica that has gone.
+    assert {status for status, _ in await asyncio.gather(*asked[1:])} == {200}
+    assert sorted(other.numbers) == list(range(1, len(came)))
+    if stays_fair:
+        # Who came through first is served at once; of the others all have the places that they had.
+        waited = other.numbers[1:]
+        of_anna = [number for number in waited if came[number] == "anna"]
+        assert of_anna == sorted(of_anna)
+        assert {7, 8} & set(waited) <= set(waited[:3])
+        # Nobody has moved on by that.
+        latest_ms = (await gateway.runtime.fair_positions())["t/a"].latest_ms
+        assert latest_ms == pytest.approx(before.latest_ms, rel=0.0, abs=1.0)
 
 
 async def call_in_turn(

@@ -308,6 +308,33 @@ async def test_models_are_those_that_the_key_may_use_by_names_that_it_can_give(g
     }
 
 
+async def test_models_that_a_limit_refuses_are_not_listed(gateway: Harness):
+    key_of_w = sha256(b"key-w").hexdigest()[:12]
+    limits = (
+        SubjectLimits(tenant="t", limits=RequestLimits(models=("t/chat", "u/big"))),
+        SubjectLimits(tenant="u", person="anna", limits=RequestLimits(models=("u/chat",))),
+        SubjectLimits(tenant="w", key_id=key_of_w, limits=RequestLimits(models=("s/big",))),
+    )
+    await gateway.set_keys(KEYS, models=MODELS, limits=limits)
+    listed = {}
+    async with statistics_up(gateway, models=MODELS, limits=limits) as turned:
+        turned(models={key: "llamacpp" for key in AUDIENCES if key != "u/tensors"})
+        for key, address in (("key-t", ""), ("key-u", ""), ("key-u", "/u"), ("key-w", "")):
+            url = f"{gateway.settings.url}{address}/v1"
+            # Nobody says for whom he asks.
+            said = {"x-slicewise-payer": "v", "x-slicewise-person": "-", "x-slicewise-key": "-"}
+            async with openai.AsyncOpenAI(
+                base_url=url, api_key=key, default_headers=said
+            ) as client:
+                listed[key, address] = [model.id async for model in client.models.list()]
+    assert listed == {
+        ("key-t", ""): ["chat", "big", "gpt-4"],
+        ("key-u", ""): ["chat"],
+        ("key-u", "/u"): ["chat"],
+        ("key-w", ""): ["s/big"],
+    }
+
+
 async def test_a_model_behind_a_long_prompt_leads_where_the_key_may_go(
     gateway: Harness, replicas: tuple[Replica, Replica]
 ):

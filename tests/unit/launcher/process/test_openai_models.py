@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+from slicewise.cluster.rpc.limit_messages import RequestLimits, SubjectLimits
 from slicewise.launcher.process.openai_models import OpenAIModels
 from slicewise.launcher.rules.turn.state import ServiceState
 
@@ -92,3 +93,26 @@ def test_at_the_site_s_address_models_are_those_that_a_key_may_use_by_names_that
     for path in ("/v1/models/t/chat", "/v1/models/t%2Fchat"):
         assert json.loads(models.answer("/u", path).body)["owned_by"] == "t"
     assert models.answer("/v", "/v1/models/t/chat").status == 404
+
+
+def test_what_the_limits_of_who_asks_refuse_is_no_model():
+    models = OpenAIModels()
+    turned(models, chat="vllm", big="vllm", code="vllm")
+    only = {"person": ("t/chat", "t/big"), "key_id": ("t/big", "t/code")}
+    limits = [
+        SubjectLimits(tenant="t", limits=RequestLimits(models=only["person"]), person="anna"),
+        SubjectLimits(tenant="t", limits=RequestLimits(models=only["key_id"]), key_id="k1"),
+        SubjectLimits(tenant="t", limits=RequestLimits(concurrent=2)),
+    ]
+    models.told({}, limits)
+
+    def names(*subjects: str) -> list[str]:
+        answer = models.answer("t", "/v1/models", subjects)
+        return [model["id"] for model in json.loads(answer.body)["data"]]
+
+    assert names("t", "t/ben", "t//k2") == ["big", "chat", "code"]
+    assert names("t", "t/anna", "t//k2") == ["big", "chat"]
+    assert names("t", "t/anna", "t//k1") == ["big"]
+    assert models.answer("t", "/v1/models/code", ("t/anna",)).status == 404
+    models.told({}, ())
+    assert names("t/anna") == ["big", "chat", "code"]
