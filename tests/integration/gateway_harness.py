@@ -11,7 +11,15 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -396,6 +404,32 @@ async def _is_true(holds: Callable[[], Awaitable[bool]]) -> bool:
     with suppress(UnreachableError):
         return await holds()
     return False
+
+
+@asynccontextmanager
+async def decided(
+    gateways: Sequence[Harness], service: str, asking: Iterable[Coroutine[Any, Any, int]]
+) -> AsyncIterator[list["asyncio.Task[int]"]]:
+    """Requests of clients that wait for the whole of their answers, all at once.
+
+    Yields those that were let in, once every other was refused with 429; no answer may end before.
+    """
+    tasks = [asyncio.create_task(ask) for ask in asking]
+
+    async def are_decided() -> bool:
+        loads = [await gateway.load(service) for gateway in gateways]
+        let_in = sum(load.in_flight + load.queued for load in loads)
+        return sum(task.done() for task in tasks) + let_in == len(tasks)
+
+    try:
+        await eventually(are_decided)
+        refused = [task for task in tasks if task.done()]
+        assert {task.result() for task in refused} <= {429}
+        yield [task for task in tasks if task not in refused]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @asynccontextmanager

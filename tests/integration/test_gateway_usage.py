@@ -15,7 +15,7 @@ from typing import Literal
 import aiohttp
 import pytest
 from aiohttp import web
-from gateway_harness import CHAT, Harness, Replica, eventually, gateway_up
+from gateway_harness import CHAT, Harness, Replica, decided, eventually, gateway_up
 
 from slicewise.cluster.rpc.limit_messages import RequestLimits, SubjectLimits
 from slicewise.cluster.rpc.usage_messages import TokenAllowance
@@ -490,22 +490,8 @@ async def crowd(metered: Metered, count: int) -> AsyncIterator[int]:
             await answer.read()
             return answer.status
 
-    tasks = [asyncio.create_task(ask()) for _ in range(count)]
-
-    async def are_decided() -> bool:
-        load = await metered.gateway.load("t/chat")
-        let_in = load.in_flight + load.queued
-        return sum(task.done() for task in tasks) + let_in == count
-
-    try:
-        await eventually(are_decided)
-        refused = [task.result() for task in tasks if task.done()]
-        assert set(refused) == {429}
-        yield count - len(refused)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with decided([metered.gateway], "t/chat", (ask() for _ in range(count))) as let_in:
+        yield len(let_in)
 
 
 async def test_requests_at_once_take_no_token_twice(metered: Metered):
