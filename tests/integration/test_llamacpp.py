@@ -6,13 +6,13 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import openai_clients
 import pytest
+from llamacpp_replicas import LlamaReplica, llama_replicas
 from quotas import until_in_force
 from service_status import services, status, until_routed
 from waiting import PATIENCE_S, until, until_done
@@ -55,29 +55,6 @@ environment = {{ LLAMA_ARG_CTX_SIZE = "131072" }}
 """
 
 
-@dataclass(frozen=True)
-class Replica:
-    """A llama-server of the sandbox, as its command line has it."""
-
-    pid: int
-    identity: str
-    socket: str
-
-    @property
-    def task(self) -> str:
-        """Its job, as Slurm names it."""
-        return "_".join(self.identity.split(".")[1:])
-
-    async def figures(self) -> dict[str, float]:
-        """By name, of its own metrics; only root and its user come to it."""
-        connector = aiohttp.UnixConnector(self.socket)
-        opened = aiohttp.ClientSession(connector=connector)
-        async with opened as session, session.get("http://here/metrics") as answer:
-            lines = (await answer.text()).splitlines()
-        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-        return {name.removeprefix("llamacpp:"): float(value) for name, value in pairs}
-
-
 class Chat:
     """A service of bob's, and clients of it."""
 
@@ -115,33 +92,16 @@ class Chat:
             if one["state"] == "ready"
         }
 
-    def replicas(self) -> list[Replica]:
-        uid = self.sandbox.state.users["bob"].uid
-        return [one for one in map(_replica, _processes_of(uid)) if one is not None]
+    def replicas(self) -> list[LlamaReplica]:
+        return llama_replicas(self.sandbox.state.users["bob"].uid)
 
-    def signal_script(self, replica: Replica, name: str) -> None:
+    def signal_script(self, replica: LlamaReplica, name: str) -> None:
         """As Slurm and its own watcher signal the batch script."""
         self.sandbox.run("bob", ("scancel", "--batch", f"--signal={name}", replica.task))
 
-    def requeue(self, replica: Replica) -> None:
+    def requeue(self, replica: LlamaReplica) -> None:
         """End its job as preemption by requeue does: TERM, and KILL after KillWait."""
         self.sandbox.run("slurm", ("scontrol", "requeue", replica.task))
-
-
-def _processes_of(uid: int) -> Iterator[Path]:
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if process.stat().st_uid == uid:
-                yield process
-
-
-def _replica(process: Path) -> Replica | None:
-    with suppress(OSError, ValueError):
-        words = (process / "cmdline").read_text().split("\0")
-        if any(word.endswith("llama_server.py") for word in words):
-            told = {name: words[words.index(name) + 1] for name in ("--tags", "--host")}
-            return Replica(int(process.name), told["--tags"], told["--host"])
-    return None
 
 
 @pytest.fixture(scope="module")
@@ -310,7 +270,7 @@ async def test_it_rolls_over_without_a_failed_request(
     assert failed == []
 
 
-async def _busy(chat: Chat) -> list[Replica]:
+async def _busy(chat: Chat) -> list[LlamaReplica]:
     """Those that work on a request; one that begins or ends can't be asked."""
     found = []
     for one in chat.replicas():
@@ -322,7 +282,7 @@ async def _busy(chat: Chat) -> list[Replica]:
 @asynccontextmanager
 async def stream_and_its_replica(
     session: aiohttp.ClientSession, chat: Chat, tokens: int
-) -> AsyncIterator[tuple[aiohttp.ClientResponse, Replica]]:
+) -> AsyncIterator[tuple[aiohttp.ClientResponse, LlamaReplica]]:
     """A completion that has begun, and who works on it.
 
     Another one where it was over before that was known: a busy machine stalls for as long as few
@@ -422,7 +382,7 @@ async def test_only_what_a_killed_replica_had_in_flight_fails(
     assert len(failed) <= CONCURRENCY
 
 
-def _is_replaced(replica: Replica, there: list[Replica]) -> bool:
+def _is_replaced(replica: LlamaReplica, there: list[LlamaReplica]) -> bool:
     """Whether its slot has another process."""
     return any(one.identity == replica.identity and one.pid != replica.pid for one in there)
 
