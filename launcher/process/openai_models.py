@@ -5,7 +5,7 @@ Those that sleep are models, too.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -45,7 +45,7 @@ class OpenAIModels:
     def __init__(self) -> None:
         self._known: Mapping[str, _Service] | None = None
         self._meanings: Mapping[str, str] = {}
-        self._only: Mapping[str, Set[str]] = {}
+        self._only: Mapping[str, Collection[str]] = {}
 
     def told(self, models: Mapping[str, str], limits: Iterable[SubjectLimits] = ()) -> None:
         """Take over what models mean, as ``slicewise.cluster.language.model_names`` says, and which
