@@ -104,7 +104,9 @@ class BudgetDesk(LedgerDesk):
         return self._ledger.budgets.rollovers(budget.meter).get(tenant, -1) >= start_s
 
     def _left(self, meter: str, view: LedgerView) -> Mapping[str, int]:
-        return left_millislice_s(view) if meter == SLICES.name else left_tokens(self._ledger)
+        if meter == SLICES.name:
+            return left_millislice_s(view)
+        return left_tokens(self._ledger, view.tenants)
 
     async def _delete(
         self, request: BudgetDeleteRequest, principal: Principal

@@ -309,9 +309,8 @@ class Reads:
             require_known(
                 request.tenant, ledger_view.tenants.keys() | ledger_view.balances.keys(), principal
             )
-        return BalanceAnswer(
-            balances=balance_lines(ledger_view, tenants_asked(request.tenant, principal))
-        )
+        asked = tenants_asked(request.tenant, principal)
+        return BalanceAnswer(balances=balance_lines(self._ledger, ledger_view, asked))
 
     def _statuses(self, request: BudgetsRequest, principal: Principal) -> BudgetsAnswer:
         ledger_view = self.ledger_view()

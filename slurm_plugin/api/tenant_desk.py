@@ -39,10 +39,15 @@ from slicewise.slurm_plugin.common.tenant_requests import (
     TenantStatusesAnswer,
     TenantStatusesRequest,
 )
-from slicewise.slurm_plugin.ledger.summaries import left_millislice_s
+from slicewise.slurm_plugin.ledger.summaries import left_millislice_s, token_budget_statuses
 from slicewise.slurm_plugin.rules.accounting.budgets import Amend
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
-from slicewise.slurm_plugin.rules.accounting.overview import Details, OverviewInput, tenant_statuses
+from slicewise.slurm_plugin.rules.accounting.overview import (
+    BudgetStatus,
+    Details,
+    OverviewInput,
+    tenant_statuses,
+)
 from slicewise.slurm_plugin.rules.common.known_names import names_text
 from slicewise.slurm_plugin.rules.common.uninstalled import require_installed
 from slicewise.slurm_plugin.rules.limits.warnings import place_warning
@@ -142,14 +147,16 @@ class TenantDesk(LedgerDesk):
         name = request.tenant
         seen, why_not = await self._try_to_look(principal)
 
-        def read() -> tuple[LedgerView, QuotaChange]:
+        zone = self._settings.ledger.time_zone
+
+        def read() -> tuple[LedgerView, QuotaChange, BudgetStatus | None]:
             view = self._reads.ledger_view()
             require_tenant(view.policy, name)
-            return view, self._ledger.tenants.history(name)[0]
+            of_tokens = token_budget_statuses(self._ledger, view, zone, name, None)
+            return view, self._ledger.tenants.history(name)[0], next(iter(of_tokens), None)
 
-        view, last = await self._read(principal, read)
+        view, last, token_budget = await self._read(principal, read)
         budget = view.policy[name].budget
-        zone = self._settings.ledger.time_zone
         statuses = tenant_statuses(_gathered(view, seen))
         details = Details(
             **vars(next(status for status in statuses if status.tenant == name)),
@@ -159,6 +166,7 @@ class TenantDesk(LedgerDesk):
             last_change=last,
             in_force=view.compiled_id >= last.change_id,
             types=None if seen is None else self._types(view.policy, name),
+            token_budget=token_budget,
         )
         notes = calendar_notes({name: view.tenants[name]}, view.policy)
         return TenantDetailsAnswer(

@@ -6,7 +6,11 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.common.ledger_requests import TenantsAnswer, TenantsRequest
 from slicewise.slurm_plugin.ledger.store import Ledger
-from slicewise.slurm_plugin.ledger.summaries import budget_statuses, ledger_view_now
+from slicewise.slurm_plugin.ledger.summaries import (
+    budget_statuses,
+    ledger_view_now,
+    token_budget_statuses,
+)
 from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts
 from slicewise.slurm_plugin.rules.overview.slices import other_tenants
 from slicewise.slurm_plugin.rules.overview.tenant_tree import loan_flows, tenant_tree
@@ -41,6 +45,9 @@ def tenants(
         tenants=page,
         others=other_tenants(facts, principal),
         loans=loan_flows(lines, principal, names),
-        budgets=budget_statuses(ledger, ledger_view, zone, None, names),
+        budgets=(
+            *budget_statuses(ledger, ledger_view, zone, None, names),
+            *token_budget_statuses(ledger, ledger_view, zone, None, names),
+        ),
         more=until if until < len(found) else None,
     )

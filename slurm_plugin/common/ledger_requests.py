@@ -125,7 +125,7 @@ class TenantsAnswer(WholeAnswer):
         loans: those to the tenants of the page, and from them to tenants that the reader may not
             read. So each loan is on one page. All tenants that the reader may not read are one,
             whose name is "".
-        budgets: those that pay for the tenants of the page.
+        budgets: those that pay for the tenants of the page, of slices and of tokens.
         more: ``after`` of the next page; None after the last page.
     """
 

@@ -1,8 +1,8 @@
 """Puts together from the ledger what people read: for commands and for the daemon."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
-from slicewise.cluster.language.meters import TOKENS
+from slicewise.cluster.language.meters import SLICES, TOKENS
 from slicewise.cluster.language.periods import Period, period_start_s
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
@@ -15,7 +15,7 @@ from slicewise.slurm_plugin.rules.accounting.overview import (
     token_budget_status,
     used_ever,
 )
-from slicewise.slurm_plugin.rules.accounting.types import BalanceLine
+from slicewise.slurm_plugin.rules.accounting.types import Balance, BalanceLine
 from slicewise.slurm_plugin.rules.admission.decayed_use import (
     HALF_LIVES,
     DecayedUse,
@@ -23,7 +23,7 @@ from slicewise.slurm_plugin.rules.admission.decayed_use import (
     recorded,
 )
 from slicewise.slurm_plugin.rules.quota import tenants
-from slicewise.slurm_plugin.rules.quota.types import Budget
+from slicewise.slurm_plugin.rules.quota.types import Budget, Policy
 
 
 def ledger_view_now(ledger: Ledger, settings: Settings, at_s: float | None = None) -> LedgerView:
@@ -46,23 +46,30 @@ def held_lately(ledger: Ledger, settings: Settings, at_s: float) -> Mapping[str,
 
 
 def balance_lines(
-    ledger_view: LedgerView, names: Collection[str] | None
+    ledger: Ledger, ledger_view: LedgerView, names: Collection[str] | None
 ) -> tuple[BalanceLine, ...]:
-    """Balances of these tenants (None: all) that ever had a run or a budget, by name."""
-    left = left_millislice_s(ledger_view)
-    return tuple(
-        BalanceLine(
-            name,
-            balance.granted,
-            balance.available,
-            balance.reserved,
-            balance.used,
-            balance.waived,
-            left.get(name),
-        )
-        for name, balance in sorted(ledger_view.balances.items())
-        if names is None or name in names
+    """Balances of these tenants (None: all) by meter and name: of slices those that ever had a run
+    or a budget, of tokens those that a budget pays for or ever did.
+    """
+    policy, tokens = ledger_view.tenants, ledger.budgets.balances(TOKENS.name)
+    payers = tenants.payers(policy, TOKENS.name)
+    paid = {name for name, payer in payers.items() if policy[payer].token_budget is not None}
+    budgeted = {name: held for name, held in tokens.items() if name in paid or held.granted}
+    return (
+        *_balance_lines(SLICES.name, ledger_view.balances, left_millislice_s(ledger_view), names),
+        *_balance_lines(TOKENS.name, budgeted, left_tokens(ledger, policy), names),
     )
+
+
+def _balance_lines(
+    meter: str,
+    balances: Mapping[str, Balance],
+    left: Mapping[str, int],
+    names: Collection[str] | None,
+) -> Iterator[BalanceLine]:
+    for name, balance in sorted(balances.items()):
+        if names is None or name in names:
+            yield BalanceLine(**vars(balance), meter=meter, left=left.get(name))
 
 
 def budget_statuses(
@@ -106,7 +113,7 @@ def token_budget_statuses(
     payers = tenants.payers(policy, TOKENS.name)
     asked = readers if tenant is None else {tenant}
     names = {payer for name, payer in payers.items() if asked is None or name in asked}
-    left = left_tokens(ledger)
+    left = left_tokens(ledger, policy)
     return tuple(
         token_budget_status(
             name,
@@ -121,10 +128,14 @@ def token_budget_statuses(
     )
 
 
-def left_tokens(ledger: Ledger) -> Mapping[str, int]:
+def left_tokens(ledger: Ledger, policy: Policy) -> Mapping[str, int]:
     """What each budget of tokens that has begun has left, by tenant."""
+    budgeted = {name for name, tenant in policy.items() if tenant.token_budget is not None}
+    if not budgeted:
+        return {}
     balances = ledger.budgets.balances(TOKENS.name)
-    return {name: unspent(balances.get(name)) for name in ledger.budgets.rollovers(TOKENS.name)}
+    begun = budgeted & ledger.budgets.rollovers(TOKENS.name).keys()
+    return {name: unspent(balances.get(name)) for name in begun}
 
 
 def _used_tokens(ledger: Ledger, payer: str, budget: Budget, zone: str, now_s: int) -> int:

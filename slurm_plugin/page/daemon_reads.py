@@ -213,7 +213,10 @@ def joined(answer: Answer, after: Answer) -> Answer:
             )
         case TenantsAnswer(), TenantsAnswer():
             # The tenants of both pages may share a budget.
-            budgets = {budget.tenant: budget for budget in answer.budgets + after.budgets}
+            budgets = {
+                (status.budget.meter, status.tenant): status
+                for status in answer.budgets + after.budgets
+            }
             return after.model_copy(
                 update={
                     "tenants": answer.tenants + after.tenants,

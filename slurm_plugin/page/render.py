@@ -30,7 +30,7 @@ from slicewise.slurm_plugin.rules.pages import (
     usage,
 )
 from slicewise.slurm_plugin.rules.pages.style import condition_class
-from slicewise.slurm_plugin.rules.pages.words import age_text, hours_text, shortened
+from slicewise.slurm_plugin.rules.pages.words import age_text, amount_text, hours_text, shortened
 from slicewise.slurm_plugin.rules.quota.amounts import limit_text
 
 _VIEWS: Sequence[Callable[..., Any]] = (
@@ -42,7 +42,7 @@ _VIEWS: Sequence[Callable[..., Any]] = (
     *(services.service_of, services.services_shown),
     *(starts.class_words, starts.phases_shown, starts.starts_shown),
     *(statement.month_of, statement.monthly_statement, statement.months),
-    *(tenants.budget_of, tenants.tenant_of, limit_text),
+    *(tenants.budget_of, tenants.token_budget_of, tenants.tenant_of, limit_text),
     *(usage.key_name, usage.limited, usage.own_keys, usage.own_limits, usage.limits_of),
 )
 """What templates call, each by its name."""
@@ -60,6 +60,7 @@ def environment(assets: Mapping[str, Asset]) -> Environment:
         "counted": counted,
         "condition": condition_class,
         "hours": hours_text,
+        "amount": amount_text,
         "age": age_text,
         "word": lambda text: quote(str(text), safe=""),
     }

@@ -392,10 +392,10 @@ def test_from_an_account_to_a_statement_that_adds_up(served: tuple[Operator, str
     (run,) = until(lambda: settled(operator, below))
     assert run["used_millislice_s"] == run["seconds"] * 1000 > 0
     (balance,) = operator.read("ledger", "balance", above)
-    assert balance["granted_millislice_s"] == 2.5 * SLICE_HOUR
-    assert balance["left_millislice_s"] == 2.5 * SLICE_HOUR - run["used_millislice_s"]
+    assert balance["granted"] == 2.5 * SLICE_HOUR
+    assert balance["left"] == 2.5 * SLICE_HOUR - run["used_millislice_s"]
     (own,) = operator.read("ledger", "balance", below)
-    assert own["used_millislice_s"] == run["used_millislice_s"]
+    assert own["used"] == run["used_millislice_s"]
     (budget,) = operator.read("budget", "show", above)
     assert budget["used"] == run["used_millislice_s"]
     assert operator.read("ledger", "verify")["imbalance"] == 0
@@ -427,7 +427,7 @@ def settled(operator: Operator, tenant: str) -> list[dict[str, Any]]:
 
 def left(operator: Operator, tenant: str) -> int:
     (line,) = operator.read("ledger", "balance", tenant) or [{}]
-    return line.get("left_millislice_s") or 0
+    return line.get("left") or 0
 
 
 def submit(sandbox: Sandbox, tenant: str) -> str:

@@ -111,6 +111,16 @@ async def test_each_page_has_one_heading_captions_and_no_style_of_its_own(site: 
     assert len(set(found.ids)) == len(found.ids)
 
 
+async def test_budgets_of_tokens_are_shown_in_tokens_beside_those_of_slice_hours(site: Site):
+    paid, other = (site.made.tree_row(number).name for number in (1, 2))
+    for path in (f"/tenants/{paid}", "/tenants"):
+        _, text = await site.get(path)
+        assert "1,234,567 tokens" in text
+        assert "2,000,000 tokens" in text
+        assert ">1,000.0<" in text
+    assert 'id="tokens"' not in (await site.get(f"/tenants/{other}"))[1]
+
+
 @pytest.mark.parametrize("path", PATHS)
 async def test_names_are_inert_whatever_is_in_them(site: Site, path: str):
     site.made.extra = HOSTILE

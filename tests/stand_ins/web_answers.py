@@ -17,6 +17,7 @@ from slicewise.cluster.language.gpus.repartitions import (
     RepartitionStepOutcome,
     RepartitionStepRecord,
 )
+from slicewise.cluster.language.meters import TOKENS
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.rebalances import (
     RebalanceRun,
@@ -64,7 +65,11 @@ from slicewise.slurm_plugin.common.ledger_requests import (
     TenantsAnswer,
 )
 from slicewise.slurm_plugin.common.usage_requests import TokenLine, TokenUsageAnswer
-from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus, TenantInTree
+from slicewise.slurm_plugin.rules.accounting.overview import (
+    BudgetStatus,
+    TenantInTree,
+    token_budget_status,
+)
 from slicewise.slurm_plugin.rules.accounting.types import ShareLine
 from slicewise.slurm_plugin.rules.explain.change_report import (
     ChangeReport,
@@ -215,6 +220,7 @@ class Answers:
             children=(),
             quota=Quota(Millislices(4000)),
             own_in_use_millislices=1500,
+            token_payer=self.name(number) if number == 1 else "",
             types=(
                 TypeOfQuota(
                     gres_type="1g.10gb", limit=6, guaranteed=4, in_use=5, guaranteed_in_use=3
@@ -265,6 +271,17 @@ class Answers:
                 )
                 for one in page
                 if one.payer
+            )
+            + tuple(
+                token_budget_status(
+                    tenant.name,
+                    Budget(Period.MONTH, 2_000_000, meter=TOKENS.name),
+                    *(1_234_567, None),
+                    now_s=NOW_S,
+                    zone="UTC",
+                )
+                for tenant in page
+                if tenant.token_payer
             ),
             more=until if until < self.count else None,
         )

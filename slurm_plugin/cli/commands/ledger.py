@@ -250,8 +250,9 @@ def _since_s(since: datetime | None) -> int:
 def balance(tenant: AnyTenant = None, as_json: Json = False, as_csv: Csv = False) -> None:
     """Show every tenant's balances, in slice-hours; an amount below zero is an overdraft.
 
-    "Left now" is what is available and reserved, less what running jobs have used so far. JSON and
-    CSV have integers in millislice-seconds. Users see the tenants that they belong to.
+    Where there are budgets of tokens, those follow, in tokens. "Left now" is what is available and
+    reserved, less what running jobs have used so far. JSON and CSV have integers in
+    millislice-seconds, or tokens: the meter says which. Users see the tenants that they belong to.
     """
     _require_one_form(as_json=as_json, as_csv=as_csv)
     daemon = DaemonClient(load_settings().daemon)

@@ -7,10 +7,11 @@ from typing import Literal
 
 from rich.text import Text
 
+from slicewise.cluster.language.meters import BUDGETED, SLICES
 from slicewise.cluster.runtime.console import Column, FittingTable, column
 from slicewise.slurm_plugin.cli.views.texts import (
     NOTHING,
-    hours_cell,
+    amount_cell,
     slice_hours_text,
     slice_seconds_text,
     slices_cells,
@@ -143,34 +144,40 @@ _MINUTE = "%Y-%m-%d %H:%M %Z"
 
 
 def balances_table(lines: Sequence[BalanceLine]) -> FittingTable:
-    """One line per tenant, in slice-hours; without a budget it has nothing granted or left."""
-    granted = (_budgeted(line, line.granted_millislice_s) for line in lines)
-    available = (_budgeted(line, line.available_millislice_s) for line in lines)
+    """One line per tenant and meter; without a budget it has nothing granted or left."""
+    granted = (_budgeted(line, line.granted) for line in lines)
+    available = (_budgeted(line, line.available) for line in lines)
     return FittingTable(
         (
-            column("tenant", (balance.tenant for balance in lines)),
+            column("tenant", (line.tenant for line in lines)),
+            *_units(lines),
             column("granted", granted, right=True, rank=2),
-            column("used", _hours(b.used_millislice_s for b in lines), right=True),
-            column("waived", _hours(b.waived_millislice_s for b in lines), right=True, rank=3),
-            column("reserved", _hours(b.reserved_millislice_s for b in lines), right=True),
+            column("used", (_amount(line, line.used) for line in lines), right=True),
+            column("waived", (_amount(line, line.waived) for line in lines), right=True, rank=3),
+            column("reserved", (_amount(line, line.reserved) for line in lines), right=True),
             column("available", available, right=True, rank=1),
             column("left now", map(_left, lines), right=True),
         )
     )
 
 
-def _hours(amounts_millislice_s: Iterable[int]) -> Iterable[Text]:
-    return map(hours_cell, amounts_millislice_s)
+def _units(lines: Sequence[BalanceLine]) -> Iterable[Column]:
+    """The column that says of what each line is, only if they are not all of slices."""
+    if any(line.meter != SLICES.name for line in lines):
+        yield column("of", (BUDGETED[line.meter].unit for line in lines))
 
 
-def _budgeted(line: BalanceLine, amount_millislice_s: int) -> Text:
+def _amount(line: BalanceLine, amount: int) -> Text:
+    return amount_cell(amount, BUDGETED[line.meter])
+
+
+def _budgeted(line: BalanceLine, amount: int) -> Text:
     """The amount; nothing for a tenant without a budget, where it only mirrors what was used."""
-    budgeted = line.left_millislice_s is not None or line.granted_millislice_s
-    return hours_cell(amount_millislice_s) if budgeted else NOTHING
+    return _amount(line, amount) if line.left is not None or line.granted else NOTHING
 
 
 def _left(line: BalanceLine) -> Text:
-    return NOTHING if line.left_millislice_s is None else hours_cell(line.left_millislice_s)
+    return NOTHING if line.left is None else _amount(line, line.left)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 from rich.text import Text
 
 from slicewise.cluster.language.documents import HIDDEN
+from slicewise.cluster.language.meters import BUDGETED
 from slicewise.cluster.language.units import slices_text, slices_words
 from slicewise.cluster.runtime.console import Column, Facts, FittingTable, column
 from slicewise.slurm_plugin.cli.views.texts import (
     NOTHING,
+    amount_text,
     hours_cell,
     reset_text,
     slice_hours_text,
@@ -18,7 +20,7 @@ from slicewise.slurm_plugin.cli.views.texts import (
     time_text,
     times_column,
 )
-from slicewise.slurm_plugin.rules.accounting.overview import Details, TenantStatus
+from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus, Details, TenantStatus
 from slicewise.slurm_plugin.rules.quota.accounts import AccountDifference, TakeOver, below_text
 from slicewise.slurm_plugin.rules.quota.amounts import limit_text
 from slicewise.slurm_plugin.rules.quota.quota_texts import (
@@ -182,6 +184,8 @@ def _details(details: Details) -> Iterable[tuple[str, str | Text]]:
     if details.types:
         yield "by type", "; ".join(map(type_text, details.types))
     yield "budget", _budget_text(details)
+    if details.token_budget is not None:
+        yield "tokens", _tokens_text(details.tenant, details.token_budget)
     yield "in Slurm", slurm_text(details)
     yield "changed", last_change_text(details.last_change)
 
@@ -241,6 +245,15 @@ def _budget_text(details: Details) -> str:
         return f"{budget_text(budget)}; begins when the daemon runs"
     left = slice_hours_text(details.left_millislice_s)
     return f"{left} left of {budget_text(budget)}; resets {reset_text(details.resets_s)}"
+
+
+def _tokens_text(tenant: str, status: BudgetStatus) -> str:
+    budget = budget_text(status.budget)
+    payer = "" if status.tenant == tenant else f" of {status.tenant}, which pays"
+    if status.left is None:
+        return f"{budget}{payer}; begins when the daemon runs"
+    left = amount_text(status.left, BUDGETED[status.budget.meter])
+    return f"{left} left of {budget}{payer}; resets {reset_text(status.resets_s)}"
 
 
 def slurm_text(details: Details) -> str | Text:

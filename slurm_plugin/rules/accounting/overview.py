@@ -55,6 +55,44 @@ class TenantStatus(Standing):
     in_slurm: bool | None
 
 
+@dataclass(frozen=True)
+class BudgetStatus:
+    """A tenant's budget as it is now, in its meter's unit. Left and used add up to what the period
+    had.
+
+    Attributes:
+        left: what is left; None until the daemon has begun its first period.
+        reserved: how much of that running jobs may still use up.
+        used: what was used of it since its period began; None if not asked for.
+        rate: what the running jobs that it pays for use up in a second: the millislices that they
+            hold. 0 of tokens.
+        ends_s: when nothing is left at this rate, in Unix seconds; None if nothing is used up.
+        period_start_s: when the running period began, in Unix seconds; None without periods.
+        resets_s: when the next period begins, in Unix seconds; None if never.
+    """
+
+    tenant: str
+    budget: Budget
+    left: int | None
+    reserved: int
+    used: int | None
+    rate: int
+    ends_s: int | None
+    period_start_s: int | None
+    resets_s: int | None
+
+    @computed_field
+    @property
+    def had(self) -> int | None:
+        """What the running period had: its amount, with what was carried over, granted, adjusted.
+
+        None if left or used is not known.
+        """
+        if self.left is None or self.used is None:
+            return None
+        return self.left + self.used
+
+
 @dataclass(frozen=True, kw_only=True)
 class Details(TenantStatus):
     """A tenant with everything that belongs to it.
@@ -67,6 +105,7 @@ class Details(TenantStatus):
         in_force: whether Slurm's limits contain that change.
         types: the GPU types that its quota limits or guarantees, with what jobs hold of them; None
             if Slurm did not answer.
+        token_budget: the budget of tokens that pays for its requests; None if none does.
     """
 
     children: tuple[str, ...]
@@ -75,6 +114,7 @@ class Details(TenantStatus):
     last_change: QuotaChange
     in_force: bool
     types: tuple[TypeOfQuota, ...] | None = ()
+    token_budget: BudgetStatus | None = None
 
 
 class TenantInTree(TenantNow):
@@ -85,6 +125,7 @@ class TenantInTree(TenantNow):
         children: tenants whose ``parent`` it is.
         own_in_use_millislices: what its own running jobs hold.
         types: what its quota limits or guarantees by type.
+        token_payer: the tenant with the budget of tokens that pays for its requests; "" without.
     """
 
     parent: str
@@ -92,6 +133,7 @@ class TenantInTree(TenantNow):
     quota: Quota
     own_in_use_millislices: int
     types: tuple[TypeOfQuota, ...] = ()
+    token_payer: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,44 +182,6 @@ def tenant_statuses(gathered: OverviewInput) -> tuple[TenantStatus, ...]:
         )
         for name, depth in in_tree_order(policy)
     )
-
-
-@dataclass(frozen=True)
-class BudgetStatus:
-    """A tenant's budget as it is now, in its meter's unit. Left and used add up to what the period
-    had.
-
-    Attributes:
-        left: what is left; None until the daemon has begun its first period.
-        reserved: how much of that running jobs may still use up.
-        used: what was used of it since its period began; None if not asked for.
-        rate: what the running jobs that it pays for use up in a second: the millislices that they
-            hold. 0 of tokens.
-        ends_s: when nothing is left at this rate, in Unix seconds; None if nothing is used up.
-        period_start_s: when the running period began, in Unix seconds; None without periods.
-        resets_s: when the next period begins, in Unix seconds; None if never.
-    """
-
-    tenant: str
-    budget: Budget
-    left: int | None
-    reserved: int
-    used: int | None
-    rate: int
-    ends_s: int | None
-    period_start_s: int | None
-    resets_s: int | None
-
-    @computed_field
-    @property
-    def had(self) -> int | None:
-        """What the running period had: its amount, with what was carried over, granted, adjusted.
-
-        None if left or used is not known.
-        """
-        if self.left is None or self.used is None:
-            return None
-        return self.left + self.used
 
 
 def budget_status(

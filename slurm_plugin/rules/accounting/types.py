@@ -320,15 +320,18 @@ class Balance:
 
 @dataclass(frozen=True)
 class BalanceLine:
-    """A tenant's balance of slices, and what its budget has left now: None without a budget."""
+    """A tenant's balance on a meter, in the meter's unit, and what its budget has left now: None
+    without a budget. Of slices the unit is a millislice-second.
+    """
 
     tenant: str
-    granted_millislice_s: int
-    available_millislice_s: int
-    reserved_millislice_s: int
-    used_millislice_s: int
-    waived_millislice_s: int
-    left_millislice_s: int | None
+    meter: str
+    granted: int
+    available: int
+    reserved: int
+    used: int
+    waived: int
+    left: int | None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from slicewise.cluster.language.meters import SLICES, TOKENS
 from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus, TenantInTree
 
 
@@ -11,6 +12,19 @@ def tenant_of(tenants: Iterable[TenantInTree], name: str) -> TenantInTree | None
 
 
 def budget_of(budgets: Iterable[BudgetStatus], tenant: TenantInTree | None) -> BudgetStatus | None:
-    """The budget that pays for a tenant; None without one."""
-    payer = tenant.payer if tenant is not None else ""
-    return next((budget for budget in budgets if payer and budget.tenant == payer), None)
+    """The budget of slices that pays for a tenant; None without one."""
+    return _paying(budgets, SLICES.name, tenant.payer if tenant is not None else "")
+
+
+def token_budget_of(
+    budgets: Iterable[BudgetStatus], tenant: TenantInTree | None
+) -> BudgetStatus | None:
+    """The same of tokens."""
+    return _paying(budgets, TOKENS.name, tenant.token_payer if tenant is not None else "")
+
+
+def _paying(budgets: Iterable[BudgetStatus], meter: str, payer: str) -> BudgetStatus | None:
+    paying = (
+        budget for budget in budgets if (budget.budget.meter, budget.tenant) == (meter, payer)
+    )
+    return next(paying, None)

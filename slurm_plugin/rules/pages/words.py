@@ -1,5 +1,7 @@
 """Figures of the page in words."""
 
+from slicewise.cluster.language.meters import BUDGETED, SLICES
+
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 _FEW = 10
 _MOST = 400
@@ -19,6 +21,13 @@ def hours_text(millislice_s: int) -> str:
     """Slice-hours with one decimal; below ten with three, for runs of seconds."""
     hours = millislice_s / 1000 / _HOUR_S
     return f"{hours:,.3f}" if 0 < abs(hours) < _FEW else f"{hours:,.1f}"
+
+
+def amount_text(amount: int, meter: str) -> str:
+    """An amount of what a budget is of: slice-hours as above, ``1,000,000 tokens``."""
+    if meter == SLICES.name:
+        return hours_text(amount)
+    return f"{BUDGETED[meter].text(amount)} {BUDGETED[meter].unit}"
 
 
 def shortened(text: str) -> str:

@@ -1,10 +1,12 @@
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from printed_text import printed_text
 
+from slicewise.cluster.language.meters import SLICES, TOKENS
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.cluster.runtime.console import plain
@@ -14,7 +16,11 @@ from slicewise.slurm_plugin.cli.views.texts import (
     slice_seconds_text,
     time_text,
 )
-from slicewise.slurm_plugin.rules.accounting.overview import Details, TenantStatus
+from slicewise.slurm_plugin.rules.accounting.overview import (
+    Details,
+    TenantStatus,
+    token_budget_status,
+)
 from slicewise.slurm_plugin.rules.accounting.run_csv import gres_text, run_line, runs_csv
 from slicewise.slurm_plugin.rules.accounting.statement import Day, by_day, by_user, open_row, totals
 from slicewise.slurm_plugin.rules.accounting.types import (
@@ -284,10 +290,30 @@ def test_a_budgets_history_mixes_rules_and_entries_the_newest_first():
 
 def balance_line(left: int | None, granted: int) -> BalanceLine:
     amounts = (MillisliceSeconds(3_600_000 * hours) for hours in (granted, -2, 4, 8, 0))
-    return BalanceLine("vision", *amounts, left)
+    return BalanceLine("vision", SLICES.name, *amounts, left)
 
 
 def test_a_tenant_without_a_budget_shows_no_debt():
     assert "-2.00" in printed_text(ledger.balances_table([balance_line(0, granted=10)]))
     assert "-2.00" not in printed_text(ledger.balances_table([balance_line(None, granted=0)]))
-    assert plain(balance_line(None, granted=0))["available_millislice_s"] == -7_200_000
+    assert plain(balance_line(None, granted=0))["available"] == -7_200_000
+
+
+def test_balances_of_tokens_stand_in_tokens_below_those_of_slice_hours():
+    tokens = BalanceLine("vision", TOKENS.name, 2_000_000, 1_500_000, 0, 500_000, 0, 1_500_000)
+    of_slices = balance_line(None, granted=0)
+    assert "tokens" not in printed_text(ledger.balances_table([of_slices]))
+    text = printed_text(ledger.balances_table([of_slices, tokens]))
+    assert all(word in text for word in ("slice-hours", "tokens", "2,000,000", "1,500,000", "8.00"))
+
+
+def test_a_tenants_budget_of_tokens_is_shown_with_who_pays():
+    def shown(payer: str, left: int | None) -> str:
+        budget = Budget(Period.MONTH, 2_000_000, 0, 0, TOKENS.name)
+        status = token_budget_status(payer, budget, left, None, now_s=0, zone="UTC")
+        return printed_text(tenants.details_table(replace(details(), token_budget=status)))
+
+    assert "1,500 left of 2,000,000 tokens a month; resets 1970-02-01" in shown("vision", 1500)
+    assert "-5 left of 2,000,000 tokens a month of science, which pays" in shown("science", -5)
+    assert "begins when the daemon runs" in shown("vision", None)
+    assert "tokens" not in printed_text(tenants.details_table(details()))
