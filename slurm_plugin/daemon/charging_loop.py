@@ -13,6 +13,7 @@ from slicewise.cluster.language.slurm.interface import SlurmAccounting
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.common.log import report, report_failure, warn
 from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.summaries import left_tokens
 from slicewise.slurm_plugin.quota_cycle.post_charges import Posted, post
 from slicewise.slurm_plugin.quota_cycle.rollover import (
     roll_over_budgets,
@@ -163,6 +164,9 @@ class ChargingLoop:
             zone,
             safe_s,
             change_id=self._change_id,
+        )
+        self._cluster_state.quotas.left_tokens = await asyncio.to_thread(
+            left_tokens, self._ledger, self._policy
         )
         rollovers = (*rollovers, *of_tokens)
         for roll in rollovers:

@@ -222,4 +222,25 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         "period.",
         _TENANT,
     ),
+    MetricSpec(
+        "slicewise_tenant_token_budget_amount_tokens",
+        "gauge",
+        "tokens",
+        "What a tenant's budget of tokens grants in each period.",
+        _TENANT,
+    ),
+    MetricSpec(
+        "slicewise_tenant_token_budget_left_tokens",
+        "gauge",
+        "tokens",
+        "What is left of a tenant's budget of tokens; less than 0 is debt.",
+        _TENANT,
+    ),
+    MetricSpec(
+        "slicewise_tenant_token_budget_period_seconds",
+        "gauge",
+        "seconds",
+        "How long the period of a tenant's budget of tokens is, as that of slices.",
+        _TENANT,
+    ),
 )

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from slicewise.cluster.language.jobs import JobState, JobTag
 from slicewise.cluster.language.leader import Leader
+from slicewise.cluster.language.meters import SLICES, TOKENS
 from slicewise.cluster.language.periods import LENGTH_S
 from slicewise.cluster.language.slurm.asked import ASKED
 from slicewise.cluster.runtime.prometheus import family, served, single
@@ -183,21 +184,28 @@ class _State(Collector):
 
     def _of_budgets(self) -> Iterator[Metric]:
         quotas = self._cluster_state.quotas
-        budgets = {
-            name: standing.budget
-            for name, standing in quotas.policy.items()
-            if standing.budget is not None
-        }
-        rules = {name: budget.amount for name, budget in budgets.items()}
-        left = {name: at for name, at in quotas.left_millislice_s.items() if name in budgets}
-        periods = {
-            name: LENGTH_S[budget.period]
-            for name, budget in budgets.items()
-            if budget.period in LENGTH_S
-        }
-        yield _by_tenant("budget_amount_millislice_seconds", rules)
-        yield _by_tenant("budget_left_millislice_seconds", left)
-        yield _by_tenant("budget_period_seconds", periods)
+        # Only the daemon that books tokens knows what is left of them.
+        left_tokens = quotas.left_tokens if self._leader.leads() else {}
+        by_meter = (
+            (SLICES.name, "budget", "millislice_seconds", quotas.left_millislice_s),
+            (TOKENS.name, "token_budget", "tokens", left_tokens),
+        )
+        for meter, what, unit, left in by_meter:
+            budgets = {
+                name: budget
+                for name, tenant in quotas.policy.items()
+                if (budget := tenant.budget_on(meter)) is not None
+            }
+            amounts = {name: budget.amount for name, budget in budgets.items()}
+            left_of = {name: amount for name, amount in left.items() if name in budgets}
+            periods = {
+                name: LENGTH_S[budget.period]
+                for name, budget in budgets.items()
+                if budget.period in LENGTH_S
+            }
+            yield _by_tenant(f"{what}_amount_{unit}", amounts)
+            yield _by_tenant(f"{what}_left_{unit}", left_of)
+            yield _by_tenant(f"{what}_period_seconds", periods)
 
 
 def _by_tenant(what: str, values: Mapping[str, int]) -> Metric:

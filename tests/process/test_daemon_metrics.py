@@ -16,6 +16,7 @@ from stand_ins.scripted import ScriptedSlurm, job, settings, sync_of
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.jobs import JobView, NodeView
 from slicewise.cluster.language.leader import ALONE
+from slicewise.cluster.language.meters import TOKENS
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.slurm.unread import RECORDS, Unread
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
@@ -49,13 +50,18 @@ async def busy(monkeypatch: pytest.MonkeyPatch) -> Metrics:
     slurm.known_nodes = (NODE,)
     metrics, cluster_state = Metrics(), sync_of(slurm)
     vision = tenant("vision", 2000)
-    paid = replace(vision, budget=Budget(Period.MONTH, MillisliceSeconds(36_000)))
+    budgets = {
+        "budget": Budget(Period.MONTH, MillisliceSeconds(36_000)),
+        "token_budget": Budget(Period.DAY, 2_000, meter=TOKENS.name),
+    }
+    paid = replace(vision, **budgets)
     cluster_state.set_policy(policy_of(paid), {})
     held = Standing(*map(Millislices, (2500, 2000, 100, 600)))
     cluster_state.quotas.set_standings({"vision": held}, {})
     cluster_state.quotas.changed_by_hand = 3
     cluster_state.requeues.count = 4
     cluster_state.quotas.left_millislice_s = {"vision": -500, "nlp": 7}
+    cluster_state.quotas.left_tokens = {"vision": 1_500, "nlp": 7}
     await cluster_state.turn()
     admission = AdmissionProcess(Path("a.sock"), "enforce", frozenset(), metrics.decided)
     admission._count(Decisions((DECIDED, DECIDED), dropped=4))
@@ -116,6 +122,10 @@ SHOWN = {
     ("slicewise_tenant_highest_limit_millislices", "vision"): 2000,
     ("slicewise_tenant_budget_amount_millislice_seconds", "vision"): 36_000,
     ("slicewise_tenant_budget_left_millislice_seconds", "vision"): -500,
+    ("slicewise_tenant_token_budget_amount_tokens", "vision"): 2_000,
+    ("slicewise_tenant_token_budget_left_tokens", "vision"): 1_500,
+    ("slicewise_tenant_token_budget_period_seconds", "vision"): 86_400,
+    ("slicewise_tenant_token_budget_left_tokens", "nlp"): None,
     ("slicewise_tenant_budget_amount_millislice_seconds", "nlp"): None,
     ("slicewise_tenant_budget_left_millislice_seconds", "nlp"): None,
 }

@@ -54,6 +54,7 @@ class QuotaInForce:
         accounts_by_uid: accounts that each user may submit to, as in ``Snapshot``.
         run_minutes: millislice-minutes that jobs may still run, by tenant with a budget.
         left_millislice_s: what was left of each budget that has begun, at the last look.
+        left_tokens: what was left of each budget of tokens, as the daemon that leads booked last.
         loans, recalls: as the ledger had them at the last round.
         changed_by_hand: settings in Slurm that were changed outside Slicewise, since the start.
         overcommitment: how quotas exceed the cluster; None if they do not.
@@ -77,6 +78,7 @@ class QuotaInForce:
         self.accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]] = {}
         self.run_minutes: Mapping[str, int] = {}
         self.left_millislice_s: Mapping[str, int] = {}
+        self.left_tokens: Mapping[str, int] = {}
         self.loans: tuple[Loan, ...] = ()
         self.recalls: tuple[Recall, ...] = ()
         self.changed_by_hand = 0
