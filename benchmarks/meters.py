@@ -170,18 +170,26 @@ async def _books(line: Line, database: Server, streams: int, chance: random.Rand
     }
 
 
-async def _limited(line: Line, database: Server, streams: int, chance: random.Random) -> Any:
-    """Let more ask than a tenant's limit leaves, while gateway and launcher are killed."""
+async def _limited(
+    line: Line, database: Server, streams: int, chance: random.Random, *, is_exact: bool
+) -> Any:
+    """Let more ask than a tenant's limit leaves, while gateway and launcher are killed.
+
+    An exact limit refuses while the gateway has no tokens to give, as after its own kill; an open
+    one lets pass.
+    """
     with Ledger(database.url(CLUSTER), CLUSTER) as ledger:
         limit = sum(database.query(CLUSTER, _SUMS.format(array=RUN[0]))[0][1:3]) + _LIMITED_TOKENS
-        limited = LimitChangeRequest(limits=RequestLimits(tokens_per_month=limit))
+        limited = LimitChangeRequest(
+            limits=RequestLimits(tokens_per_month=limit, is_exact=is_exact)
+        )
         tenant = AllowanceSubject(tenant=tenant_of(SERVICE))
         ledger.request_limits.change_limits(tenant, limited, "bench", "operator")
         killed = Killed(line, database, line.place / line.engine.sockets[0])
         killed.start()
         try:
             await until(partial(_answers, Way("gateway", line)))
-            await until(partial(_is_limited, line))
+            await until(partial(_is_limited, line, "exact" if is_exact else "open"))
             killer = asyncio.create_task(_killer(killed, chance))
             seen = await ask_all(line.gateway, streams, chance)
             killer.cancel()
@@ -191,7 +199,7 @@ async def _limited(line: Line, database: Server, streams: int, chance: random.Ra
         used = sum(database.query(CLUSTER, _SUMS.format(array=RUN[0]))[0][1:3])
         await asyncio.sleep(EXPIRES_S + 1)
         held = database.query(CLUSTER, _HELD)[0][0]
-        lifted = LimitChangeRequest(lifted=frozenset({"tokens_per_month"}))
+        lifted = LimitChangeRequest(lifted=frozenset({"tokens_per_month"}), is_exact=False)
         ledger.request_limits.change_limits(tenant, lifted, "bench", "operator")
     return {
         "limit_tokens": _LIMITED_TOKENS,
@@ -208,10 +216,11 @@ async def _answers(way: Way) -> bool:
     return not (await way.round(1, 1)).failed
 
 
-async def _is_limited(line: Line) -> bool:
+async def _is_limited(line: Line, kind: str) -> bool:
     """Whether the launcher has told the gateway of the limit; until then there is none."""
     file = line.configuration.with_name("allowances.map")
-    return tenant_of(SERVICE) in file.read_text(encoding="utf-8")
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return any(tenant_of(SERVICE) in words and f"/{kind}/" in words for words in lines)
 
 
 async def _is_booked(line: Line, database: Server, socket: Path) -> bool:
@@ -412,8 +421,12 @@ def _measured(quick: bool) -> Mapping[str, Any]:
             books = uvloop.run(_books(line, database, streams, chance))
             console().print(books)
             asked = _QUICK_LIMITED_STREAMS if quick else _LIMITED_STREAMS
-            limited = uvloop.run(_limited(line, database, asked, chance))
-            console().print(limited)
+            limits = dict[str, Any]()
+            for kind in ("exact", "open"):
+                is_exact = kind == "exact"
+                under = _limited(line, database, asked, chance, is_exact=is_exact)
+                limits[kind] = uvloop.run(under)
+                console().print(limits[kind])
             adds = uvloop.run(_filter_adds(line, _QUICK_ROUNDS if quick else _ROUNDS))
         rate = Path(place) / "rate"
         rate.mkdir()
@@ -426,7 +439,7 @@ def _measured(quick: bool) -> Mapping[str, Any]:
         haproxy = uvloop.run(_asks_haproxy(other, asked))
     return {
         "books": books,
-        "limit": limited,
+        "limits": limits,
         "filter": adds,
         "accounting": {**accounting, **haproxy},
         "seed": SEED,
@@ -459,12 +472,13 @@ def _show(report: Mapping[str, Any]) -> None:
         f"HAProxy takes {cpu_ms['with']:.3f} ms for a request, without the filters"
         f" {cpu_ms['without']:.3f} ms."
     )
-    limit = report["limit"]
-    console().print(
-        f"Of a limit of {limit['limit_tokens']:,} tokens {limit['used_tokens']:,} were used"
-        f" (at most {limit['most_in_flight_tokens']:,} in flight); {limit['held_after_expiry']}"
-        " are held after all has expired."
-    )
+    for kind, limit in report["limits"].items():
+        kills = ", ".join(f"{name} {count}" for name, count in limit["kills"].items())
+        console().print(
+            f"Of an {kind} limit of {limit['limit_tokens']:,} tokens {limit['used_tokens']:,} were"
+            f" used (at most {limit['most_in_flight_tokens']:,} in flight; killed: {kills});"
+            f" {limit['held_after_expiry']} are held after all has expired."
+        )
 
 
 if __name__ == "__main__":

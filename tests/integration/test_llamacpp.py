@@ -248,6 +248,14 @@ async def test_its_tokens_are_timed_by_its_own_counters(
     ] * 3
 
 
+@pytest.fixture
+async def two_replicas(chat: Chat) -> None:
+    """Two replicas serve, also where a test runs alone."""
+    if len(await asyncio.to_thread(chat.ready)) < REPLICAS:
+        await asyncio.to_thread(chat.apply, REPLICAS)
+        await until_ready(chat)
+
+
 async def until_ready(chat: Chat, *, after: int = 0) -> None:
     """Until two replicas serve, all of arrays that came after this one."""
     await asyncio.to_thread(
@@ -297,6 +305,7 @@ async def stream_and_its_replica(
     pytest.fail(f"each of {STREAMS} streams was over before its replica was found")
 
 
+@pytest.mark.usefixtures("two_replicas")
 async def test_a_replica_whose_lease_ends_finishes_its_streams(
     session: aiohttp.ClientSession, chat: Chat
 ) -> None:
@@ -312,11 +321,11 @@ async def test_a_replica_whose_lease_ends_finishes_its_streams(
     assert failed == []
 
 
+@pytest.mark.usefixtures("two_replicas")
 async def test_a_preempted_replica_finishes_its_streams(
     session: aiohttp.ClientSession, chat: Chat
 ) -> None:
     """Slurm gives it KillWait; the launcher takes it out, and its slot comes back."""
-    await until_ready(chat)
     async with (
         stream_and_its_replica(session, chat, FEW_TOKENS) as (answer, busy),
         steadily(session, chat) as failed,
@@ -328,6 +337,7 @@ async def test_a_preempted_replica_finishes_its_streams(
     assert failed == []
 
 
+@pytest.mark.usefixtures("two_replicas")
 async def test_a_drained_node_is_left_without_a_failed_request(
     session: aiohttp.ClientSession, chat: Chat
 ) -> None:
@@ -347,6 +357,7 @@ async def test_a_drained_node_is_left_without_a_failed_request(
     assert failed == []
 
 
+@pytest.mark.usefixtures("two_replicas")
 async def test_a_broken_version_takes_nothing_from_the_one_before(
     session: aiohttp.ClientSession, chat: Chat
 ) -> None:
