@@ -96,13 +96,13 @@ async def _answer(request: web.Request) -> web.StreamResponse:
     prompt, answer = int(asked["prompt_tokens"]), int(asked["max_tokens"])
     await asyncio.sleep(FIRST_S + prompt * PROMPT_S)
     stream = web.StreamResponse(headers={"content-type": "text/event-stream"})
-    await stream.prepare(request)
-    await stream.write(b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n')
-    await asyncio.sleep(answer * ANSWER_S)
     usage = {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
     last = json.dumps({"choices": [], "usage": usage})
     # At the end of a run clients hang up.
     with suppress(ConnectionResetError):
+        await stream.prepare(request)
+        await stream.write(b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n')
+        await asyncio.sleep(answer * ANSWER_S)
         await stream.write(f"data: {last}\n\ndata: [DONE]\n\n".encode())
     return stream
 
