@@ -13,7 +13,7 @@ database_url = "postgresql://slicewise@127.0.0.1:5499/slicewise"
 STATE = r"""
 # state: all that Slurm says of itself and of others, but what moves by itself.
 state() {
-    sacctmgr dump cluster file=/run/dump.cfg >/dev/null; cat /run/dump.cfg /etc/slurm/*.conf
+    sacctmgr dump cluster file=/run/dump.cfg >/dev/null 2>&1; cat /run/dump.cfg /etc/slurm/*.conf
     sacctmgr -nP show qos; sacctmgr -nP show assoc
     scontrol show config | grep -vE 'Configuration data|BOOT_TIME|NEXT_JOB_ID|HASH_VAL|Slurmctld\('
     scontrol -o show partition; scontrol -o show reservation
