@@ -180,9 +180,8 @@ async def _limited(
     """
     with Ledger(database.url(CLUSTER), CLUSTER) as ledger:
         limit = sum(database.query(CLUSTER, _SUMS.format(array=RUN[0]))[0][1:3]) + _LIMITED_TOKENS
-        limited = LimitChangeRequest(
-            limits=RequestLimits(tokens_per_month=limit, is_exact=is_exact)
-        )
+        limits = RequestLimits(tokens_per_month=limit)
+        limited = LimitChangeRequest(limits=limits, is_exact=is_exact)
         tenant = AllowanceSubject(tenant=tenant_of(SERVICE))
         ledger.request_limits.change_limits(tenant, limited, "bench", "operator")
         killed = Killed(line, database, line.place / line.engine.sockets[0])

@@ -100,5 +100,7 @@ def test_services_alone_come_up_by_the_commands_of_the_guide(tmp_path: Path) -> 
     assert '"choices"' in said["ask"], said
     assert said["again"].splitlines()[-1] == "active", said["again"]
     assert said["same"] == "equal", said
-    begun, answered = (int(said[step].split("at ")[1].split()[0]) for step in ("install", "answered"))
+    begun, answered = (
+        int(said[step].split("at ")[1].split()[0]) for step in ("install", "answered")
+    )
     sys.stdout.write(f"from packages to an answer: {answered - begun} s\n")
