@@ -421,7 +421,8 @@ def _measured(quick: bool) -> Mapping[str, Any]:
             console().print(books)
             asked = _QUICK_LIMITED_STREAMS if quick else _LIMITED_STREAMS
             limits = dict[str, Any]()
-            for kind in ("exact", "open"):
+            # Its client knows no refusal: the gateway begins with the limit of before, which must be open.
+            for kind in ("open", "exact"):
                 is_exact = kind == "exact"
                 under = _limited(line, database, asked, chance, is_exact=is_exact)
                 limits[kind] = uvloop.run(under)
