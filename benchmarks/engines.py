@@ -84,6 +84,11 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Note the time of each event; called by asyncio."""
+        if not self._seen and data.startswith(b"HTTP/") and data.split()[1] != b"200":
+            # A refusal has no event, and the connection would stay open behind it.
+            assert self._transport is not None  # noqa: S101 -- for the type checker
+            self._transport.close()
+            return
         text = self._tail + data
         self._seen += [time.perf_counter()] * (text.count(_EVENT) - self._tail.count(_EVENT))
         self._tail = text[-len(_END) :]

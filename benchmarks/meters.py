@@ -421,8 +421,7 @@ def _measured(quick: bool) -> Mapping[str, Any]:
             console().print(books)
             asked = _QUICK_LIMITED_STREAMS if quick else _LIMITED_STREAMS
             limits = dict[str, Any]()
-            # Its client knows no refusal: the gateway begins with the limit of before, which must be open.
-            for kind in ("open", "exact"):
+            for kind in ("exact", "open"):
                 is_exact = kind == "exact"
                 under = _limited(line, database, asked, chance, is_exact=is_exact)
                 limits[kind] = uvloop.run(under)
