@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Note the time of each event; called by asyncio."""
-        if not self._seen and data.startswith(b"HTTP/") and data.split()[1] != b"200":
+        if not self._seen and data.startswith(b"HTTP/1.1 ") and data[9:12] not in {b"200", b""}:
             # A refusal has no event, and the connection would stay open behind it.
             assert self._transport is not None  # noqa: S101 -- for the type checker
             self._transport.close()
