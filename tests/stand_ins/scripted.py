@@ -495,8 +495,10 @@ class ScriptedLedger(MemoryStore):
             wanted_from_s=wanted_from_s({key.tenant: 1.0 for key, _ in known}, self.openings),
         )
 
-    def add(self, new: NewKey) -> None:
+    def add(self, new: NewKey, *, in_place_of: str = "") -> None:
         self._fail("add")
+        if in_place_of:
+            self.revoke(in_place_of, new.author)
         words = {one: getattr(new, one) for one in ("key_id", "tenant", "name", "service")}
         made = {
             "created_by": new.author,

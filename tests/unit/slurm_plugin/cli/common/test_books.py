@@ -77,7 +77,7 @@ def test_the_books_are_the_ledgers(ledger: ScriptedLedger):
     view = ledger_view_now(ledger, settings())  # type: ignore[arg-type]
     daemon = DaemonClient(settings().daemon)
     balances = daemon.call(BalanceRequest(tenant="vision")).balances
-    assert balances == balance_lines(view, {"vision"})
+    assert balances == balance_lines(ledger, view, {"vision"})  # type: ignore[arg-type]
     assert daemon.call(BudgetsRequest(tenant="vision")).budgets == ()
     assert daemon.call(HeadroomRequest(tenant="vision")).headroom.tenant == "vision"
 
