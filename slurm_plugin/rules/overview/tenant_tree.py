@@ -40,7 +40,7 @@ def tenant_tree(facts: OverviewFacts, reader: Reader) -> tuple[TenantInTree, ...
             quota=policy[tenant_now.name].quota,
             own_in_use_millislices=held[tenant_now.name],
             types=types.get(tenant_now.name, ()),
-            token_payer=token_payers.get(tenant_now.name, ""),
+            token_payer=token_payers[tenant_now.name],
         )
         for tenant_now in now
     )

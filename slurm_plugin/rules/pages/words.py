@@ -27,6 +27,8 @@ def amount_text(amount: int, meter: str) -> str:
     """An amount of what a budget is of: slice-hours as above, ``1,000,000 tokens``."""
     if meter == SLICES.name:
         return hours_text(amount)
+    if meter not in BUDGETED:  # Of a daemon that is newer than this page.
+        return f"{amount:,} {shortened(meter)}"
     return f"{BUDGETED[meter].text(amount)} {BUDGETED[meter].unit}"
 
 
