@@ -15,10 +15,11 @@ All that a user's jobs keep lies in CACHE/UID, which only this user may enter:
 The batch script holds a shared lock (flock) on ENTRY while its server runs: what is locked is not
 removed. Locks go with those who held them, so a job that was killed leaves none.
 
-KEY stands for the source's files: path, size, times, inode and mode of each. To compare contents,
-one would read all that the copy saves to read. No user can set the time of a file's last change
-(ctime), so a file that was written again and has its old time is seen, too. Each file is opened
-before it is looked at: NFS asks its server then, and answers from memory otherwise.
+KEY stands for the source's files: path, size, times, device, inode and mode of each. To compare
+contents, one would read all that the copy saves to read. No user can set the time of a file's last
+change (ctime), so a file that was written again and has its old time is seen, too: not where a
+file system has none of its own, as on FUSE and in images. Each file is opened before it is looked
+at: NFS asks its server then, and answers from memory otherwise.
 
 This file travels inside the batch script and runs on the node, as the job's user, with nothing but
 Python 3.8 and its standard library.
@@ -79,6 +80,7 @@ class File(NamedTuple):
     size: int
     mtime_ns: int
     ctime_ns: int
+    device: int
     inode: int
     mode: int
 
@@ -175,7 +177,8 @@ class WantedFiles(NamedTuple):
 
 def _file(path: str, status: os.stat_result) -> File:
     times_ns = status.st_mtime_ns, status.st_ctime_ns
-    return File(path, status.st_size, *times_ns, status.st_ino, stat.S_IMODE(status.st_mode))
+    identity = status.st_dev, status.st_ino
+    return File(path, status.st_size, *times_ns, *identity, stat.S_IMODE(status.st_mode))
 
 
 @contextmanager
