@@ -52,8 +52,7 @@ def balance_lines(
     or a budget, of tokens those that a budget pays for or ever did.
     """
     policy, tokens = ledger_view.tenants, ledger.budgets.balances(TOKENS.name)
-    payers = tenants.payers(policy, TOKENS.name)
-    paid = {name for name, payer in payers.items() if policy[payer].token_budget is not None}
+    paid = tenants.budget_payers(policy, TOKENS.name)
     budgeted = {name: held for name, held in tokens.items() if name in paid or held.granted}
     return (
         *_balance_lines(SLICES.name, ledger_view.balances, left_millislice_s(ledger_view), names),

@@ -9,7 +9,7 @@ from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, 
 from slicewise.slurm_plugin.rules.overview.slices import held_by_tenant, tenants_now
 from slicewise.slurm_plugin.rules.overview.types_in_use import types_in_use
 from slicewise.slurm_plugin.rules.quota.loan_lines import LoanLine
-from slicewise.slurm_plugin.rules.quota.tenants import ancestors, payers
+from slicewise.slurm_plugin.rules.quota.tenants import ancestors, budget_payers
 
 HIDDEN = ""
 """Stands for all tenants together that the reader may not read."""
@@ -28,10 +28,7 @@ def tenant_tree(facts: OverviewFacts, reader: Reader) -> tuple[TenantInTree, ...
     children = defaultdict[str, list[str]](list)
     for tenant in now:
         children[parents[tenant.name]].append(tenant.name)
-    token_payers = {
-        name: "" if policy[payer].token_budget is None else payer
-        for name, payer in payers(policy, TOKENS.name).items()
-    }
+    token_payers = budget_payers(policy, TOKENS.name)
     return tuple(
         TenantInTree(
             **dict(tenant_now),
@@ -40,7 +37,7 @@ def tenant_tree(facts: OverviewFacts, reader: Reader) -> tuple[TenantInTree, ...
             quota=policy[tenant_now.name].quota,
             own_in_use_millislices=held[tenant_now.name],
             types=types.get(tenant_now.name, ()),
-            token_payer=token_payers[tenant_now.name],
+            token_payer=token_payers.get(tenant_now.name, ""),
         )
         for tenant_now in now
     )

@@ -297,14 +297,23 @@ def lesser(some: Mapping[str, int], others: Mapping[str, int]) -> Mapping[str, i
 def payers(policy: Policy, meter: str = SLICES.name) -> Mapping[str, str]:
     """The tenant that pays for each tenant's runs with its budget on a meter.
 
-    That is the nearest tenant with a budget, from the tenant itself upwards; the tenant itself if
-    none has a budget.
+    That is ``budget_payers``; the tenant itself if none has a budget.
     """
-    budgets: dict[str, str] = {}
+    budgeted = budget_payers(policy, meter)
+    return {name: budgeted.get(name, name) for name in downward(policy)}
+
+
+def budget_payers(policy: Policy, meter: str) -> Mapping[str, str]:
+    """The nearest tenant with a budget on a meter, from each tenant itself upwards.
+
+    Tenants for which no budget pays are left out.
+    """
+    budgeted: dict[str, str] = {}
     for name in downward(policy):
         own = policy[name].budget_on(meter) is not None
-        budgets[name] = name if own else budgets.get(parent(policy, name), "")
-    return {name: budget or name for name, budget in budgets.items()}
+        if payer := name if own else budgeted.get(parent(policy, name)):
+            budgeted[name] = payer
+    return budgeted
 
 
 def require_tenant(policy: Policy, name: str) -> Tenant:
