@@ -56,7 +56,7 @@ PHASE_TEXTS: Mapping[StartPhase, str] = MappingProxyType(
         "grant": "the daemon checks quota, and releases the slot in Slurm",
         "queue": "Slurm finds a slice",
         "launch": "Slurm starts the batch script: prolog, node",
-        "step": "the script starts the engine: srun, container",
+        "step": "the script copies the model to the node if it is not there, and starts the engine",
         "load": "the engine starts, and reads the weights until it says that it is ready",
         "check": "the launcher asks who it is, and its model an inference",
         "route": "the launcher's next turn leads requests to it",
@@ -65,9 +65,11 @@ PHASE_TEXTS: Mapping[StartPhase, str] = MappingProxyType(
     }
 )
 
-StartClass = Literal["remote"]
-"""Where the weights were when the start began. remote: in the service's ``model_repository``, as
-far as the launcher knows; whether the node had some in its page cache is not known."""
+StartClass = Literal["remote", "copied", "node"]
+"""Where the weights were when the start began, as its script tells. remote: in the service's
+``model_repository``, from which the engine read them. copied: there, and the script copied them to
+the node first. node: on the node, by an earlier start. Whether the node had some in its page cache
+is not known."""
 
 StartState = Literal["starting", "ready", "ended"]
 

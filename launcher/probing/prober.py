@@ -40,7 +40,7 @@ from slicewise.launcher.rules.engines.least_versions import LEAST_VERSIONS, is_t
 from slicewise.launcher.rules.engines.load import EngineLoad
 from slicewise.launcher.rules.engines.statistics import Counts
 from slicewise.launcher.rules.probing.http_answer import HEAD_BYTES, Head, parse_head, parse_size
-from slicewise.launcher.rules.probing.start_marks import MOST_BYTES, PROTOCOL, marks_s
+from slicewise.launcher.rules.probing.start_marks import MOST_BYTES, PROTOCOL, marks_s, start_class
 
 DEADLINE_S = 1.0
 INFERENCE_DEADLINE_S = 60.0
@@ -228,7 +228,7 @@ async def _ready(gateway: Path, peer: "_Peer", answer: Answer) -> Answer:
     """Return the answer of a replica that says it is ready, once it has shown that."""
     replica, loaded_s = peer.replica, wall_s()
     # Meanwhile: no start takes longer since it is timed.
-    marks = asyncio.create_task(_marks_s(gateway, replica))
+    marks = asyncio.create_task(_marks(gateway, replica))
     try:
         if replica.adapters:
             # One that can't be loaded keeps neither the model nor other adapters from serving.
@@ -239,13 +239,15 @@ async def _ready(gateway: Path, peer: "_Peer", answer: Answer) -> Answer:
         if answer.probe is not Probe.OURS:
             return replace(answer, times=times)
         too_old = await _too_old(peer)
-        return replace(answer, too_old=too_old, times=replace(times, marks_s=await marks))
+        text, told_s = await marks
+        times = replace(times, marks_s=marks_s(text, told_s), start_class=start_class(text))
+        return replace(answer, too_old=too_old, times=times)
     finally:
         marks.cancel()
 
 
-async def _marks_s(gateway: Path, replica: Replica) -> Mapping[str, float]:
-    """Ask a replica's door when its script has set its marks; none if it does not tell."""
+async def _marks(gateway: Path, replica: Replica) -> tuple[bytes, float]:
+    """Ask a replica's door what its script has marked, and say when; b"" if it does not tell."""
     try:
         tls_context = context(gateway, replica.certificate, PROTOCOL)
         async with (
@@ -254,9 +256,9 @@ async def _marks_s(gateway: Path, replica: Replica) -> Mapping[str, float]:
         ):
             # A door of an earlier version leads to the server, which would wait for a request.
             text = await tls.rest(MOST_BYTES) if tls.protocol == PROTOCOL else b""
-            return marks_s(text, wall_s())
+            return text, wall_s()
     except (TooLongError, *_NO_ANSWER):
-        return {}
+        return b"", 0.0
 
 
 async def _too_old(peer: "_Peer") -> str:

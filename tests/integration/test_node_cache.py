@@ -1,5 +1,6 @@
 """A service whose model is kept on the node (``launcher.node_cache``), of a real llama.cpp."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import suppress
@@ -85,13 +86,18 @@ class Kept:
                     found.append(words)
         return found
 
-    def start_again(self) -> None:
-        """End its replica as preemption does; the launcher wants another one."""
-        before = self.brought()
+    def end_replica(self) -> None:
+        """As its own watcher does at the end of its lease: the slot comes back held."""
         (words,) = self.servers()
         task = "_".join(words[words.index("--tags") + 1].split(".")[1:])
-        self.sandbox.run("slurm", ("scontrol", "requeue", task))
-        until(lambda: len(self.brought()) > len(before))
+        self.sandbox.run("bob", ("scancel", "--batch", "--signal=USR1", task))
+        until(lambda: words not in self.servers())
+
+    def both_starts(self) -> list[dict[str, Any]]:
+        """Those that became ready, the first one first; nothing until both are over."""
+        shown = json.loads(self.slicewise("service", "trace", SERVICE, "--json"))
+        ready = [start for start in shown["starts"] if start["state"] == "ready"]
+        return ready if len(ready) > 1 else []
 
     def brought(self) -> list[str]:
         """How its replicas have got their model, the last one at the end."""
@@ -120,10 +126,12 @@ async def test_the_second_start_reads_what_the_first_has_copied(kept: Kept) -> N
     outcome, _, size, entry = line.split()
     assert (outcome, int(size)) == ("copied", (kept.models / "tiny/tiny.gguf").stat().st_size)
     assert model_of(kept.servers()) == f"{entry}/models/tiny/tiny.gguf"
-    kept.start_again()
+    kept.end_replica()
     assert await kept.answer() == first
     assert [said.split()[0] for said in kept.brought()] == ["copied", "hit"]
     assert model_of(kept.servers()) == f"{entry}/models/tiny/tiny.gguf"
+    trace = await asyncio.to_thread(until, kept.both_starts)
+    assert [start["start_class"] for start in trace] == ["copied", "node"]
 
 
 async def test_no_other_tenants_user_reads_it(kept: Kept) -> None:

@@ -52,6 +52,7 @@ STAND_INS = {
     "tritonserver": """printf '%s\\n' "$@" >"$TOLD/tritonserver"
         env >"$TOLD/environment"
         socket=$(printf '%s\\n' "$@" | sed -n 's/^--http-address=unix://p')
+        cp "${socket%/*}/marks" "$TOLD/marks"
         stat --format=%A /dev/shm "${socket%/*}" >"$TOLD/modes"
         flock --nonblock "${socket%/*}" true || : >"$TOLD/locked"
         until [ -e "$TOLD/scontrol" ]; do sleep 0.05; done""",
@@ -392,6 +393,9 @@ def test_a_server_reads_its_model_on_the_node(
         assert Path(entry).parent == cache / str(os.geteuid())
         assert f"--model-repository={entry}/models" in words(told, "tritonserver")
         assert (Path(entry) / "models" / "m" / "1" / "w").read_text() == "weights"
+        assert re.search(
+            rf"^weights [0-9.]+ {expected}$", "\n".join(words(told, "marks")), re.MULTILINE
+        )
         (told / "scontrol").unlink()
     if container:
         # Adapters, and what variables name, are read in the repository.

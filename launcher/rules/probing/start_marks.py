@@ -2,6 +2,9 @@
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
+
+from slicewise.cluster.language.starts import StartClass
 
 PROTOCOL = "slicewise-start"
 """The name by which ALPN calls what a door is asked for."""
@@ -9,6 +12,8 @@ MOST_BYTES = 4096
 """Bytes of an answer at most: its tenant's script writes the marks."""
 _MARK = re.compile(r"([a-z]{1,16}) ([0-9]{1,8}\.[0-9]{1,3})(?: .{0,100})?")
 _MOST_MARKS = 16
+_WEIGHTS = re.compile(rb"^weights [0-9.]{1,12} (hit|copied)$", re.MULTILINE)
+_CLASSES: Mapping[bytes, StartClass] = MappingProxyType({b"hit": "node", b"copied": "copied"})
 
 
 def marks_s(text: bytes, now_s: float) -> Mapping[str, float]:
@@ -21,3 +26,9 @@ def marks_s(text: bytes, now_s: float) -> Mapping[str, float]:
         if (match := _MARK.fullmatch(line)) is not None:
             set_s.setdefault(match[1], now_s - float(match[2]))
     return set_s
+
+
+def start_class(text: bytes) -> StartClass:
+    """Return where the weights were: its script marks how it has brought them to the node."""
+    match = _WEIGHTS.search(text)
+    return _CLASSES[match[1]] if match is not None else "remote"

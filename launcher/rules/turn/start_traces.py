@@ -196,6 +196,8 @@ def _after(
     if "ready" not in trace.at_s:
         answer = sight.answers.get((trace.array_job_id, trace.slot))
         trace = _with(trace, _ready(answer, proof))
+        if answer is not None and answer.times is not None:
+            trace = replace(trace, start_class=answer.times.start_class)
     if sight.modes.get(place) is ServerMode.READY:
         trace = _with(trace, {"routed": now_s})
     answered_s = sight.heard.answered_s.get(proof.run.endpoint.digest)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slicewise.launcher.rules.probing.start_marks import PROTOCOL, marks_s
+from slicewise.launcher.rules.probing.start_marks import PROTOCOL, marks_s, start_class
 from slicewise.launcher.scripts import door
 
 
@@ -26,6 +26,22 @@ def test_the_first_of_two_and_a_bounded_number_count():
     assert marks_s(b"script 5.0\nscript 1.0\n", 100.0) == {"script": 95.0}
     many = "".join(f"{'a' * (1 + number)} 1.0\n" for number in range(16)) * 2 + "late 1.0\n"
     assert "late" not in marks_s(many.encode(), 100.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"script 5.0\nweights 3.25 hit\nengine 1.0\n", "node"),
+        (b"weights 3.25 copied\n", "copied"),
+        (b"weights 3.25 source\n", "remote"),
+        *(
+            (text, "remote")
+            for text in (b"", b"weights 3.25 hit x\n", b"weights hit\n", b"\xff hit")
+        ),
+    ],
+)
+def test_where_the_weights_were_is_one_of_three_words(text: bytes, expected: str):
+    assert start_class(text) == expected
 
 
 def test_door_and_launcher_mean_the_same_protocol():

@@ -19,7 +19,9 @@ from slicewise.launcher.rules.turn.state import ServiceState, State, after_answe
 
 SERVICE, ARRAY, BEGAN_S = "vision/chat", 814, 1_000_000.0
 KEYS = DIRECTIVES | {"max_replicas": "2", "concurrency": "2", "keep_alive_s": "10"}
-TIMES = ReadyTimes(BEGAN_S + 4.5, BEGAN_S + 4.9, {"script": BEGAN_S + 1.6, "engine": BEGAN_S + 2.1})
+TIMES = ReadyTimes(
+    BEGAN_S + 4.5, BEGAN_S + 4.9, {"script": BEGAN_S + 1.6, "engine": BEGAN_S + 2.1}, "node"
+)
 READY = {(ARRAY, 0): Answer(Probe.OURS, times=TIMES)}
 
 
@@ -95,7 +97,7 @@ def test_a_wake_is_followed_from_the_request_to_the_first_byte():
     story.turn(5.5, RUNNING, servers=SERVING)
     (trace,) = story.starts.over
     assert (trace.state, trace.node, trace.start_class, trace.seen_s) == (
-        *("ready", "gpu1", "remote"),
+        *("ready", "gpu1", "node"),
         None,
     )
     assert moments(trace) == {
