@@ -258,8 +258,9 @@ def decide(
             look = ServiceInput(
                 *(key, spec, views, counted[0], load_of(*counted)),
                 *(most, answers, free, aborted, avoided.of(key)),
-                *(claims.why_none(key), heard.tokens.get(key), heard.loads.get(key), heard.starts),
-                adapters=_open_adapters(gateway, views[-1]) | heard.adapters.get(key, frozenset()),
+                lineless=claims.why_none(key),
+                heard=heard,
+                adapters=_open_adapters(gateway, views[-1]),
                 used_up=used_up(budgets.get(views[-1].tenant), spec, views, now_s + gateway.hold_s),
                 curves=curves,
                 may_give_back=left,
@@ -389,12 +390,9 @@ class ServiceInput:
         aborted: its last roll-over, if it was aborted.
         avoid: nodes on which its next replicas are rather not to start.
         lineless: why no replica of it could get requests now; "" if one could.
-        tokens: what its replicas have counted; None if that is not known.
-        servers: what their servers say that they work on; None if that is not known.
-        heard: what the gateway has told of requests that wait for a start.
+        heard: what was heard of all services.
         used_up: the budget under which no replica of it can start; None if there is none.
-        adapters: names of adapters that clients may ask for, or that each replica has tried to
-            load.
+        adapters: names of adapters that clients may ask for before this turn.
         curves: what services have learnt of replicas.
         may_give_back: replicas that may give their slots back now since they fail health checks.
     """
@@ -410,9 +408,7 @@ class ServiceInput:
     aborted: AbortedRoll | None = None
     avoid: tuple[str, ...] = ()
     lineless: str = ""
-    tokens: TokenCounts | None = None
-    servers: ServersLoad | None = None
-    heard: HeardOfStarts = field(default_factory=HeardOfStarts)
+    heard: Heard = field(default=NOTHING_HEARD, hash=False)
     used_up: UsedUp | None = None
     adapters: frozenset[str] = frozenset()
     curves: Curves = field(default_factory=dict, hash=False)
@@ -456,7 +452,7 @@ def decide_service(
 
 def _start_sight(look: ServiceInput, seen: Sequence[Generation], plan: SlotPlan) -> StartSight:
     waiting = (look.load.counter, look.load.held)
-    return StartSight(*waiting, seen, look.answers, plan.run, plan.modes, look.heard)
+    return StartSight(*waiting, seen, look.answers, plan.run, plan.modes, look.heard.starts)
 
 
 def _lineless(look: ServiceInput) -> str:
@@ -564,8 +560,8 @@ def _scaled(
             scaling_inputs.room(seen, look.free),
             is_known=look.backend is not None,
             serving=scaling_inputs.serving(slots) if len(serve) == 1 else 0,
-            tokens=look.tokens,
-            servers=look.servers,
+            tokens=look.heard.tokens.get(look.key),
+            servers=look.heard.loads.get(look.key),
         ),
     )
     if lineless := _lineless(look):
@@ -740,7 +736,8 @@ def _adapters(look: ServiceInput, *, serves: bool) -> frozenset[str]:
     One that a replica has refused is let in, too, so that its clients hear what the server says.
     """
     names = frozenset(dict(look.spec.adapters))
-    return names & look.adapters if serves else names
+    tried = look.heard.adapters.get(look.key, frozenset())
+    return names & (look.adapters | tried) if serves else names
 
 
 def _failure_text(newest: Generation, *, falls_back: bool = False) -> str:
