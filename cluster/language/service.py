@@ -406,6 +406,11 @@ class ServiceSpec(BaseModel):
         return gives_back_s(self.lease_s)
 
     @property
+    def times_tokens(self) -> bool:
+        """Whether it has an objective of its tokens."""
+        return self.ttft_ms is not None or self.tpot_ms is not None
+
+    @property
     def fair_among(self) -> Literal["tenants", "persons"] | None:
         """Between whom its queue is fair; None: it is in the order of arrival."""
         return self.fair or ("tenants" if self.audience else None)

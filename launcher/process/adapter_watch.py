@@ -70,9 +70,9 @@ class AdapterWatch:
         ``counted`` is how many requests each adapter has had since the gateway began to count.
         """
         self._names = {
-            service.service: tuple(service.adapters)
+            service.service: tuple(dict(service.spec.adapters))
             for service in plan.services
-            if service.adapters
+            if service.spec.adapters
         }
         self._replicas = {
             service.service: dict(_replicas(service, state))
@@ -185,7 +185,8 @@ def _replicas(service_plan: ServicePlan, state: State) -> Iterator[tuple[Run, Re
     engine = engines.get(service_plan.route.pool)
     if not isinstance(engine, AdapterEngine):
         return
+    spec = service_plan.spec
+    adapters = tuple((name, f"{spec.model_repository}/{path}") for name, path in spec.adapters)
     for run, replica in replicas_of(state[service_plan.service], engine):
         if run[0] in service_plan.fits:
-            name = service_plan.service.partition("/")[2]
-            yield run, replace(replica, service=name, adapters=tuple(service_plan.adapters.items()))
+            yield run, replace(replica, service=spec.name, adapters=adapters)

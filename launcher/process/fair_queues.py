@@ -39,7 +39,7 @@ class FairQueues:
     def turned(self, plan: TurnPlan) -> None:
         """Take over which services have a fair queue, and where requests wait."""
         self._services = {
-            service.service: service for service in plan.services if service.fair_among is not None
+            service.service: service for service in plan.services if service.spec.fair_among
         }
 
     async def order(self, gateway: Priorities, used: UsageByAsker, now_ms: float) -> None:
@@ -59,7 +59,7 @@ class FairQueues:
             position = positions.get(name) if service.load.queued else None
             queues[name] = with_pace(queue, now_ms, position)
             entries |= entries_of(
-                name, queues[name], service.weights, service.fair_among or "tenants"
+                name, queues[name], dict(service.spec.weights), service.spec.fair_among or "tenants"
             )
         self._queues = queues
         await gateway.set_priorities(entries)
@@ -75,7 +75,7 @@ def _uses(
     tokens: Counter[str] = Counter()
     for (name, payer, person), sums in used.items():
         if name == service.service:
-            subject = person if service.fair_among == "persons" else payer
+            subject = person if service.spec.fair_among == "persons" else payer
             requests[subject] += sums.requests
             amounts = sums.prompt_tokens, sums.cached_tokens, sums.output_tokens
             tokens[subject] += weights.weigh(*amounts)

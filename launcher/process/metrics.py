@@ -202,7 +202,7 @@ def _of_tokens(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Metr
     timed = [
         (service.service, memory.tokens)
         for service in services
-        if service.times_tokens and (memory := turned.state[service.service].memory)
+        if service.spec.times_tokens and (memory := turned.state[service.service].memory)
     ]
     for what, value in times.items():
         yield _by_service(what, ((key, value(tokens)) for key, tokens in timed))

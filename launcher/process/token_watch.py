@@ -76,7 +76,7 @@ class TokenWatch:
             if _is_going(service, replica)
         )
         self._timed = frozenset(
-            service.service for service in plan.services if service.times_tokens
+            service.service for service in plan.services if service.spec.times_tokens
         )
         self._questions.forget_others(set(map(tenant_of, state)))
         timed = self._timed & self._replicas.keys()

@@ -7,6 +7,7 @@ import urllib.request
 from dataclasses import replace
 
 import pytest
+from builders.service_specs import a_spec
 from free_ports import free_port
 from metric_checks import breaches, lint, needs_promtool
 from prometheus_client.parser import text_string_to_metric_families
@@ -38,6 +39,7 @@ PHASES = (Phase.SERVING, Phase.SERVING, Phase.DRAINING, Phase.STARTING)
 BERT = ServicePlan(
     array_job_id=7,
     service="nlp/bert",
+    spec=a_spec(),
     decision=ScalingDecision(3, "why"),
     slots=tuple(Slot(SlotId(7, n), phase, up=n != 1) for n, phase in enumerate(PHASES)),
     route=Route("nlp/bert", 1, {}, "pool"),
@@ -58,9 +60,10 @@ STATE = {"nlp/bert": ServiceState(None, {7: GENERATION})}
 TURNED = Turned(STATE, PLAN, {}, (), {})
 FIRSTS = tuple(20.0 * (edge_s == 1.0) for edge_s in (*FIRST_TOKEN_S, math.inf))
 MEMORY = Memory(tokens=TokensDone(None, 4.0, 2.0, 100.0, 3.0, firsts=FIRSTS))
+TOKENS = a_spec(engine="vllm", ttft_ms=500)
 TIMED = Turned(
     {"nlp/bert": ServiceState(MEMORY, {7: GENERATION})},
-    replace(PLAN, services=(replace(BERT, times_tokens=True),)),
+    replace(PLAN, services=(replace(BERT, spec=TOKENS),)),
     {},
     (),
     {},
@@ -216,9 +219,9 @@ async def test_times_of_tokens_are_shown_where_there_is_an_objective() -> None:
         f"slicewise_service_{one}_seconds"
         for one in ("time_to_first_token", "time_to_first_token_p95", "time_per_output_token")
     ]
-    for times_tokens, wanted in ((True, [0.5, 0.99, 0.03]), (False, [])):
+    for spec, wanted in ((TOKENS, [0.5, 0.99, 0.03]), (BERT.spec, [])):
         metrics = Metrics(ALONE)
-        plan = replace(PLAN, services=(replace(BERT, times_tokens=times_tokens),))
+        plan = replace(PLAN, services=(replace(BERT, spec=spec),))
         metrics.turned(Turned(state, plan, {}, (), {}), 0.1)
         found = await samples(metrics)
         assert [found[name, "bert,nlp"] for name in names if (name, "bert,nlp") in found] == wanted

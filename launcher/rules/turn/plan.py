@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Literal
 
 from slicewise.cluster.language.adapters import adapters_of
 from slicewise.cluster.language.errors import InvalidInputError
@@ -102,6 +101,7 @@ class ServicePlan:
 
     Attributes:
         array_job_id: the job array of its newest generation.
+        spec: the specification of that one.
         slots: the slots of all generations.
         desired_by_array: what to ask the daemon for, by array job id, older generations first;
             those that the daemon already knows are left out.
@@ -118,15 +118,12 @@ class ServicePlan:
             if it does, or needs none.
         submit_s: Unix seconds at which its newest generation was submitted.
         concurrency: requests that a replica gets at the same time.
-        times_tokens: whether it has an objective of its tokens.
-        adapters: directories of the LoRA adapters that it is to have, by name.
-        fits: array job ids of the generations with replicas that load and unload them.
-        fair_among: between whom its queue is fair; None: it is in the order of arrival.
-        weights: of those, by name; 1 for all others.
+        fits: array job ids of the generations with replicas that load and unload its adapters.
     """
 
     array_job_id: int
     service: str
+    spec: ServiceSpec = field(hash=False)
     decision: ScalingDecision
     slots: tuple[Slot, ...]
     route: Route
@@ -142,11 +139,7 @@ class ServicePlan:
     lineless: str = ""
     submit_s: int = 0
     concurrency: int = 1
-    times_tokens: bool = False
-    adapters: Mapping[str, str] = field(default_factory=dict, hash=False)
     fits: frozenset[int] = frozenset()
-    fair_among: Literal["tenants", "persons"] | None = None
-    weights: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def desired(self) -> frozenset[int] | None:
@@ -655,6 +648,7 @@ def _service_plan(
     return ServicePlan(
         array_job_id=newest.array_job_id,
         service=look.key,
+        spec=look.spec,
         decision=decision,
         slots=slots,
         route=_route(look, seen, decision, plan, concurrency),
@@ -674,17 +668,11 @@ def _service_plan(
         ),
         submit_s=newest.view.submit_s,
         concurrency=concurrency,
-        times_tokens=look.spec.ttft_ms is not None or look.spec.tpot_ms is not None,
-        adapters={
-            name: f"{look.spec.model_repository}/{path}" for name, path in look.spec.adapters
-        },
         fits=frozenset(
             view.array_job_id
             for view in look.views
             if adapters_of(view.directives) and look.is_current(view)
         ),
-        fair_among=look.spec.fair_among,
-        weights=dict(look.spec.weights),
     )
 
 

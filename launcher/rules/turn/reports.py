@@ -46,7 +46,7 @@ def service_report(
     tenant, _, name = plan.service.partition("/")
     newest = state.generations.get(plan.array_job_id)
     backoff = newest.backoff if newest is not None else Backoff()
-    is_timed = plan.times_tokens and state.memory is not None
+    is_timed = plan.spec.times_tokens and state.memory is not None
     tokens = state.memory.tokens if is_timed and state.memory is not None else TokensDone()
     return ServiceReport(
         tenant=tenant,

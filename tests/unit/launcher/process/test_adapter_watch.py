@@ -48,9 +48,9 @@ def turned(
         for port in ports
     }
     state = {CHAT: ServiceState(None, {ARRAY: GenerationState(verified=verified)})}
-    one = SimpleNamespace(
-        service=CHAT, adapters=adapters, fits=fits, route=SimpleNamespace(pool=pool)
-    )
+    spec = SimpleNamespace(model_repository="/m", adapters=tuple(adapters.items()), name="chat")
+    route = SimpleNamespace(pool=pool)
+    one = SimpleNamespace(service=CHAT, spec=spec, fits=fits, route=route)
     plan: Any = SimpleNamespace(services=[one])
     watch.turned(plan, state, counted)
 
@@ -65,13 +65,13 @@ async def looked(watch: AdapterWatch, at_s: float = 0.0) -> None:
 async def test_each_replica_is_told_once_and_again_when_they_change():
     replicas = Replicas()
     watch = AdapterWatch(replicas.fit)
-    turned(watch, (1, 2), {"legal": "/m/legal"})
+    turned(watch, (1, 2), {"legal": "legal"})
     assert watch.tried == {CHAT: frozenset()}
     await looked(watch)
     await looked(watch, 1000.0)
     assert replicas.told == [(1, {"legal": "/m/legal"}), (2, {"legal": "/m/legal"})]
     assert watch.tried == {CHAT: {"legal"}}
-    turned(watch, (1, 2), {"legal": "/m/legal-2", "tax": "/m/tax"})
+    turned(watch, (1, 2), {"legal": "legal-2", "tax": "tax"})
     assert watch.tried == {CHAT: frozenset()}
     await looked(watch, 2000.0)
     assert replicas.told[2:] == [
@@ -87,7 +87,7 @@ async def test_what_a_replica_refuses_is_told_and_tried_again_after_a_while():
     replicas = Replicas()
     watch = AdapterWatch(replicas.fit)
     replicas.refused = {2: {"legal": "rank 64 is too large"}}
-    turned(watch, (1, 2), {"legal": "/m/legal", "tax": "/m/tax"})
+    turned(watch, (1, 2), {"legal": "legal", "tax": "tax"})
     await looked(watch)
     assert watch.reports(CHAT) == (
         AdapterReport(model="chat:legal", loaded=1, replicas=2, why="rank 64 is too large"),
@@ -107,7 +107,7 @@ async def test_one_that_does_not_answer_has_tried_nothing_and_is_asked_again():
     replicas = Replicas()
     watch = AdapterWatch(replicas.fit)
     replicas.refused = {1: None}
-    turned(watch, (1,), {"legal": "/m/legal"})
+    turned(watch, (1,), {"legal": "legal"})
     await looked(watch)
     assert watch.tried == {CHAT: frozenset()}
     assert watch.reports(CHAT) == (AdapterReport(model="chat:legal", loaded=0, replicas=1),)
@@ -119,10 +119,10 @@ async def test_one_that_does_not_answer_has_tried_nothing_and_is_asked_again():
 async def test_a_silent_replica_keeps_no_adapter_from_clients_once_it_was_asked():
     replicas = Replicas()
     watch = AdapterWatch(replicas.fit)
-    turned(watch, (1,), {"legal": "/m/legal"})
+    turned(watch, (1,), {"legal": "legal"})
     await looked(watch)
     replicas.refused = {2: None}
-    turned(watch, (1, 2), {"legal": "/m/legal"})
+    turned(watch, (1, 2), {"legal": "legal"})
     assert watch.tried == {CHAT: frozenset()}
     await looked(watch, 100.0)
     assert watch.tried == {CHAT: {"legal"}}
@@ -131,9 +131,9 @@ async def test_a_silent_replica_keeps_no_adapter_from_clients_once_it_was_asked(
 async def test_replicas_of_generations_that_follow_nothing_are_left_alone():
     replicas = Replicas()
     watch = AdapterWatch(replicas.fit)
-    turned(watch, (1,), {"legal": "/m/legal"}, fits=frozenset({8}))
+    turned(watch, (1,), {"legal": "legal"}, fits=frozenset({8}))
     await looked(watch)
-    turned(watch, (1,), {"legal": "/m/legal"}, pool="llamacpp")
+    turned(watch, (1,), {"legal": "legal"}, pool="llamacpp")
     await looked(watch)
     assert replicas.told == []
     # Those that serve can't have it: its clients wait for one that can.
@@ -143,7 +143,7 @@ async def test_replicas_of_generations_that_follow_nothing_are_left_alone():
 async def test_requests_are_added_up_over_restarts_of_the_gateway():
     watch = AdapterWatch(Replicas().fit)
     for count in (3, 5, 1, 1, 4):
-        turned(watch, (), {"legal": "/m/legal"}, counted={f"{CHAT}:legal": count})
+        turned(watch, (), {"legal": "legal"}, counted={f"{CHAT}:legal": count})
     assert watch.requests == {f"{CHAT}:legal": 9}
     assert [one.requests for one in watch.reports(CHAT)] == [9]
     turned(watch, (), {})
@@ -154,9 +154,9 @@ async def test_a_replica_that_has_gone_says_nothing_any_more():
     replicas = Replicas()
     watch = AdapterWatch(replicas.fit)
     replicas.refused = {1: {"legal": "broken"}}
-    turned(watch, (1,), {"legal": "/m/legal"})
+    turned(watch, (1,), {"legal": "legal"})
     watch.look()
-    turned(watch, (), {"legal": "/m/legal"})
+    turned(watch, (), {"legal": "legal"})
     for _ in range(10):
         await asyncio.sleep(0)
     assert watch.reports(CHAT) == (AdapterReport(model="chat:legal"),)

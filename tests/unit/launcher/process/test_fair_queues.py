@@ -32,9 +32,8 @@ class World:
 
 
 def plan(among: str | None, queued: int = 0) -> Any:
-    service = SimpleNamespace(
-        service="site/chat", fair_among=among, weights={"law": 2.0}, load=Load(queued=queued)
-    )
+    spec = SimpleNamespace(fair_among=among, weights=(("law", 2.0),))
+    service = SimpleNamespace(service="site/chat", spec=spec, load=Load(queued=queued))
     return SimpleNamespace(services=(service,))
 
 

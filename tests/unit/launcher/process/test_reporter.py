@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from builders.service_specs import a_spec
 
 from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.language.starts import StartTrace
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("clock")
 BERT = ServicePlan(
     array_job_id=7,
     service="nlp/bert",
+    spec=a_spec(),
     decision=ScalingDecision(3, "why"),
     slots=(),
     route=Route("nlp/bert", 1, {}, "pool"),

@@ -57,6 +57,7 @@ def turned(
     times_tokens: bool = True,
     others: Iterable[int] = (),
 ) -> None:
+    spec = SimpleNamespace(times_tokens=times_tokens)
     route = SimpleNamespace(pool=pool, targets=None)
     state = {
         name: ServiceState(
@@ -75,9 +76,7 @@ def turned(
         for name, found in ((OTHER, others), (CHAT, ports))
     }
     plan: Any = SimpleNamespace(
-        services=[
-            SimpleNamespace(service=name, times_tokens=times_tokens, route=route) for name in state
-        ]
+        services=[SimpleNamespace(service=name, spec=spec, route=route) for name in state]
     )
     watch.turned(plan, state)
 

@@ -357,7 +357,7 @@ def test_replicas_stay_where_only_adapters_differ_and_are_told_the_newest():
     plan = decided(seen, shown)
     assert desired_slots(plan).get(OLD, {0}) == {0}
     assert desired_slots(plan).get(NEW, frozenset()) == frozenset()
-    assert plan.adapters == {"legal": "/models/y", "tax": "/models/z"}
+    assert plan.spec.adapters == (("legal", "y"), ("tax", "z"))
     assert plan.fits == {OLD, NEW}
     (slot,) = (one for one in plan.slots if one.id.array_job_id == OLD)
     assert not slot.is_outdated

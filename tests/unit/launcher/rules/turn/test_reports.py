@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from builders.service_specs import a_spec
 
 from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.rpc.messages import REQUEST_LIMIT, ServiceReport, ServiceReportRequest
@@ -35,6 +36,7 @@ SLOTS = (
 PLAN = ServicePlan(
     array_job_id=7,
     service="vision/chat",
+    spec=a_spec(),
     decision=ScalingDecision(3, "2 in flight + 5 waiting: 3"),
     slots=SLOTS,
     route=Route("vision/chat", 1, None, "pool"),
@@ -77,7 +79,8 @@ def test_how_many_requests_a_replica_gets_and_how_long_tokens_take():
     firsts = tuple(20.0 * (edge_s == 1.0) for edge_s in (*FIRST_TOKEN_S, math.inf))
     known = TokensDone(None, 4.0, 2.0, 100.0, 3.0, firsts=firsts)
     memory = Memory(tokens=known)
-    timed = replace(PLAN, concurrency=6, route=replace(PLAN.route, follows=True), times_tokens=True)
+    tokens = a_spec(engine="vllm", ttft_ms=500)
+    timed = replace(PLAN, concurrency=6, route=replace(PLAN.route, follows=True), spec=tokens)
     found = service_report(timed, replace(FAILING, memory=memory), ())
     assert (found.concurrency, found.is_concurrency_learnt) == (6, True)
     assert (found.ttft_ms, found.ttft_p95_ms, found.tpot_ms) == (500.0, 990.0, 30.0)
