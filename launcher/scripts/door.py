@@ -43,7 +43,7 @@ the address with the most handshakes loses its oldest."""
 REFUSED_S = 0.5
 """Seconds for which a client that has not shown the certificate keeps its turn: its handshake takes
 a millisecond from all clients."""
-_CURVE = "prime256v1"
+CURVE = "prime256v1"
 """The only group of TLS: of all groups a client would choose the largest, which takes 150 ms."""
 START = "slicewise-start"
 """A name of ALPN."""
@@ -277,7 +277,7 @@ def context_of(private: str) -> ssl.SSLContext:
     context.load_cert_chain(os.path.join(private, "replica.pem"))  # noqa: PTH118
     context.load_verify_locations(os.path.join(private, "gateway.crt"))  # noqa: PTH118
     context.verify_mode = ssl.CERT_REQUIRED
-    context.set_ecdh_curve(_CURVE)
+    context.set_ecdh_curve(CURVE)
     context.set_alpn_protocols(["h2", "http/1.1", START])
     return context
 

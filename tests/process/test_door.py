@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from builders.replica_keys import gateway_directory, replica_keys
 
+from slicewise.cluster.runtime.tls import CURVE
 from slicewise.launcher.gateway import identity
 from slicewise.launcher.probing import prober as probing
 from slicewise.launcher.probing.prober import Replica, probe
@@ -205,6 +206,10 @@ def test_who_asks_for_the_start_hears_how_long_ago_each_mark_was(
     assert 7 <= float(age_s) <= 7 + PATIENCE_S
     assert float(age_s) - float(rest[0]) == pytest.approx(4, abs=0.02)
     assert ask(opened.gateway()) == b"HELLO"
+
+
+def test_door_and_gateway_have_the_same_curve():
+    assert door.CURVE == CURVE
 
 
 def test_of_marks_a_bounded_part_is_told(opened: Opened, tmp_path: Path) -> None:
