@@ -112,6 +112,7 @@ START_PHASES: Mapping[str, Look] = MappingProxyType(
         "grant": Look("grant", Colour("#175a8a", "#7fbdea"), "cyan"),
         "queue": Look("queue", Colour("#e5bd62", "#8a6414"), "yellow"),
         "launch": Look("launch", Colour("#d99a10", "#b98418"), "bright_yellow"),
+        "copy": Look("copy", Colour("#2f9c95", "#2f8f8a"), "bright_cyan"),
         "step": Look("step", Colour("#80560a", "#f0cf83"), "bright_red"),
         "load": Look("load", Colour("#1f6b3a", "#7fd19d"), "green"),
         "check": Look("check", Colour("#7cc596", "#3f7f57"), "bright_green"),
@@ -120,8 +121,8 @@ START_PHASES: Mapping[str, Look] = MappingProxyType(
         "ended": Look("ended", Colour("#b3261e", "#ff8a80"), "red"),
     }
 )
-"""Phases of a replica's start, as parts of a bar: one hue each for the launcher, Slurm, the engine
-and the gateway."""
+"""Phases of a replica's start, as parts of a bar: one hue each for the launcher, Slurm, the copy of
+the model, the engine and the gateway."""
 
 SERIES: tuple[Look, ...] = (
     Look("", Colour("#0072b2", "#56b4e9")),

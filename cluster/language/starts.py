@@ -15,6 +15,7 @@ Moment = Literal[
     "released",
     "started",
     "script",
+    "brought",
     "engine",
     "loaded",
     "ready",
@@ -24,10 +25,11 @@ Moment = Literal[
 ]
 """held: the first request that waits came to the gateway. seen: a turn of the launcher saw it.
 desired: the launcher decided that the slot runs. released: the daemon had released it in Slurm.
-started: Slurm gave it its slice. script: its batch script began. engine: the engine's process was
-started. loaded: the engine said that its model is ready. ready: it had answered as it should,
-an inference included. routed: the gateway leads requests to it. answered: the first byte of its
-answer to a request that had waited. ended: it was over before it was ready."""
+started: Slurm gave it its slice. script: its batch script began. brought: it had copied the model
+to the node, or found it there, or knew why it can't. engine: the engine's process was started.
+loaded: the engine said that its model is ready. ready: it had answered as it should, an inference
+included. routed: the gateway leads requests to it. answered: the first byte of its answer to a
+request that had waited. ended: it was over before it was ready."""
 
 MOMENTS: tuple[Moment, ...] = get_args(Moment)
 
@@ -37,6 +39,7 @@ StartPhase = Literal[
     "grant",
     "queue",
     "launch",
+    "copy",
     "step",
     "load",
     "check",
@@ -56,7 +59,8 @@ PHASE_TEXTS: Mapping[StartPhase, str] = MappingProxyType(
         "grant": "the daemon checks quota, and releases the slot in Slurm",
         "queue": "Slurm finds a slice",
         "launch": "Slurm starts the batch script: prolog, node",
-        "step": "the script copies the model to the node if it is not there, and starts the engine",
+        "copy": "the script copies the model to the node, or finds a copy there",
+        "step": "the script starts the engine: srun, container",
         "load": "the engine starts, and reads the weights until it says that it is ready",
         "check": "the launcher asks who it is, and its model an inference",
         "route": "the launcher's next turn leads requests to it",
@@ -75,13 +79,14 @@ StartState = Literal["starting", "ready", "ended"]
 
 _GOES_ON: Mapping[Moment, StartPhase] = MappingProxyType(
     # What the node has done is heard of at the end: until then it counts as loading.
-    {**dict(zip(MOMENTS, PHASE_OF.values(), strict=False)), "started": "load", "script": "load"}
+    dict(zip(MOMENTS, PHASE_OF.values(), strict=False))
+    | dict.fromkeys(("started", "script", "brought"), "load")
 )
 """The phase that goes on after a moment while the next one has not come."""
 
 MOST_STARTS = 20
 """Starts that are kept of a service."""
-_ELSEWHERE: frozenset[Moment] = frozenset({"started", "script", "engine"})
+_ELSEWHERE: frozenset[Moment] = frozenset({"started", "script", "brought", "engine"})
 """Moments that Slurm or the node has told; the launcher has seen all others itself."""
 
 
@@ -176,6 +181,15 @@ def class_times(traces: Iterable[StartTrace]) -> tuple[ClassTimes, ...]:
     return tuple(
         ClassTimes(start_class, len(times), _rank(times, 0.5), _rank(times, 0.95))
         for start_class, times in taken_s.items()
+    )
+
+
+def class_sentences(traces: Iterable[StartTrace]) -> tuple[str, ...]:
+    """Say for each class how long its starts took; without a full stop."""
+    return tuple(
+        f"{times.start_class}: of {times.starts} {'start' if times.starts == 1 else 'starts'} that"
+        f" became ready half took {times.p50_s:.2f} s at most, 95 % {times.p95_s:.2f} s"
+        for times in class_times(traces)
     )
 
 

@@ -1,7 +1,7 @@
 """``slicewise service trace``: where the seconds of a service's last starts went."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import typer
@@ -17,6 +17,7 @@ from slicewise.cluster.language.starts import (
     StartClass,
     StartState,
     StartTrace,
+    class_sentences,
     class_times,
     longest_words,
     phases_of,
@@ -134,7 +135,8 @@ def _shown(looked_up: _Traces) -> RenderableType:
         return Text(f"{looked_up.service}: no start has been seen yet.")
     newest = traces[-1]
     heading = Text(f" The newest start, {newest.array_job_id}_{newest.slot}:", style="bold")
-    return Group(_starts_table(traces), heading, _phases_table(newest), *_classes(traces))
+    classes = (Text(f" {sentence}") for sentence in class_sentences(traces))
+    return Group(_starts_table(traces), heading, _phases_table(newest), *classes)
 
 
 def _starts_table(traces: tuple[StartTrace, ...]) -> FittingTable:
@@ -165,15 +167,6 @@ def _phases_table(trace: StartTrace) -> FittingTable:
         ),
         "Its first moment was just seen.",
     )
-
-
-def _classes(traces: Iterable[StartTrace]) -> Iterator[Text]:
-    for times in class_times(traces):
-        starts = "1 start" if times.starts == 1 else f"{times.starts} starts"
-        yield Text(
-            f" {times.start_class}: of {starts} that became ready half took {times.p50_s:.2f} s"
-            f" at most, 95 % {times.p95_s:.2f} s"
-        )
 
 
 def _word(phase: str) -> Text:

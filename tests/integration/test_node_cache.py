@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,13 @@ async def test_the_second_start_reads_what_the_first_has_copied(kept: Kept) -> N
     assert model_of(kept.servers()) == f"{entry}/models/tiny/tiny.gguf"
     trace = await asyncio.to_thread(until, kept.both_starts)
     assert [start["start_class"] for start in trace] == ["copied", "node"]
+    for start in trace:
+        phases = {phase["phase"]: phase["seconds"] for phase in start["phases"]}
+        marks_s = [start["at_s"][moment] for moment in ("script", "brought", "engine")]
+        assert [phases["copy"], phases["step"]] == pytest.approx(
+            [end_s - begin_s for begin_s, end_s in pairwise(marks_s)], abs=0.002
+        )
+        assert phases["copy"] > 0
 
 
 async def test_no_other_tenants_user_reads_it(kept: Kept) -> None:

@@ -394,7 +394,7 @@ def test_a_server_reads_its_model_on_the_node(
         assert f"--model-repository={entry}/models" in words(told, "tritonserver")
         assert (Path(entry) / "models" / "m" / "1" / "w").read_text() == "weights"
         assert re.search(
-            rf"^weights [0-9.]+ {expected}$", "\n".join(words(told, "marks")), re.MULTILINE
+            rf"^brought [0-9.]+ {expected}$", "\n".join(words(told, "marks")), re.MULTILINE
         )
         (told / "scontrol").unlink()
     if container:

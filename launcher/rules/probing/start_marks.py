@@ -12,7 +12,7 @@ MOST_BYTES = 4096
 """Bytes of an answer at most: its tenant's script writes the marks."""
 _MARK = re.compile(r"([a-z]{1,16}) ([0-9]{1,8}\.[0-9]{1,3})(?: .{0,100})?")
 _MOST_MARKS = 16
-_WEIGHTS = re.compile(rb"^weights [0-9.]{1,12} (hit|copied)$", re.MULTILINE)
+_BROUGHT = re.compile(rb"^brought [0-9.]{1,12} (hit|copied)$", re.MULTILINE)
 _CLASSES: Mapping[bytes, StartClass] = MappingProxyType({b"hit": "node", b"copied": "copied"})
 
 
@@ -30,5 +30,5 @@ def marks_s(text: bytes, now_s: float) -> Mapping[str, float]:
 
 def start_class(text: bytes) -> StartClass:
     """Return where the weights were: its script marks how it has brought them to the node."""
-    match = _WEIGHTS.search(text)
+    match = _BROUGHT.search(text)
     return _CLASSES[match[1]] if match is not None else "remote"

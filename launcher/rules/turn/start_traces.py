@@ -24,7 +24,7 @@ HEARD_S = 2.0
 sees waiting: turns follow each other faster, and no service wakes and sleeps again within them."""
 UNASKED_S = 2.0
 """Seconds in the gateway after which a replica has got none of the requests that had waited."""
-_OF_NODE: tuple[Moment, ...] = ("script", "engine")
+_OF_NODE: tuple[Moment, ...] = ("script", "brought", "engine")
 _BEFORE_RUN = frozenset({"held", "gone"})
 
 

@@ -10,7 +10,7 @@ from slicewise.cluster.language.starts import (
     PHASE_TEXTS,
     StartPhase,
     StartTrace,
-    class_times,
+    class_sentences,
     longest_words,
     phases_of,
     total_s,
@@ -56,11 +56,7 @@ def phases_shown(starts: Sequence[StartShown]) -> Sequence[tuple[StartPhase, str
 
 def class_words(starts: Sequence[StartShown]) -> Sequence[str]:
     """How long the starts of each class took, a sentence for each."""
-    return [
-        f"{times.start_class}: {times.starts} that became ready; half took {times.p50_s:.2f} s at"
-        f" most, 95 % {times.p95_s:.2f} s"
-        for times in class_times(start.trace for start in starts)
-    ]
+    return class_sentences(start.trace for start in starts)
 
 
 def _bar(trace: StartTrace, whole_s: float) -> Markup:

@@ -31,11 +31,11 @@ def trace(state: StartState = "ready", seen_s: float | None = None, **at_s: floa
 def test_the_phases_of_a_whole_start_follow_each_other_from_first_to_last_moment():
     phases = phases_of(StartTrace(814, 0, WHOLE, "ready"))
     assert [phase.phase for phase in phases] == [
-        *("notice", "decide", "grant", "queue", "launch", "step", "load", "check"),
-        *("route", "answer"),
+        *("notice", "decide", "grant", "queue", "launch", "copy", "step", "load"),
+        *("check", "route", "answer"),
     ]
     assert {phase.seconds for phase in phases} == {1.0}
-    assert total_s(StartTrace(814, 0, WHOLE, "ready")) == 10.0
+    assert total_s(StartTrace(814, 0, WHOLE, "ready")) == 11.0
 
 
 def test_a_phase_whose_beginning_is_not_known_has_those_before_it():
@@ -49,7 +49,13 @@ def test_a_phase_whose_beginning_is_not_known_has_those_before_it():
 
 @pytest.mark.parametrize(
     ("last", "goes_on"),
-    [("desired", "grant"), ("released", "queue"), ("started", "load"), ("routed", "answer")],
+    [
+        ("desired", "grant"),
+        ("released", "queue"),
+        ("started", "load"),
+        ("brought", "load"),
+        ("routed", "answer"),
+    ],
 )
 def test_the_phase_of_a_start_under_way_goes_on(last: Moment, goes_on: StartPhase):
     begun = StartTrace(814, 0, {"desired": 9.0, last: 10.0}, seen_s=12.0)

@@ -60,7 +60,7 @@ def test_each_start_is_a_line_with_what_took_longest():
     lines = run("chat").output.splitlines()
     ended, woken, starting = (line.split() for line in lines[1:4])
     assert ended[2:5] == ["814_1", "remote", "ended"]
-    assert woken[2:7] == ["814_0", "gpu1", "remote", "ready", "5.00"]
+    assert woken[2:7] == ["814_0", "gpu1", "remote", "ready", "5.50"]
     assert starting[2:6] == ["814_1", "remote", "starting", "3.50"]
     assert lines[1].endswith("ended 6.75 s, grant 0.25 s")
 
@@ -69,7 +69,7 @@ def test_the_newest_start_is_told_phase_by_phase_and_each_class_with_its_quantil
     said = run("chat").output
     assert "The newest start, 814_1:" in said
     assert "Slurm finds a slice" in said
-    assert "remote: of 1 start that became ready half took 5.00 s at most, 95 % 5.00 s" in said
+    assert "remote: of 1 start that became ready half took 5.50 s at most, 95 % 5.50 s" in said
 
 
 def test_programs_get_each_moment_and_phases_that_add_up():
@@ -77,10 +77,10 @@ def test_programs_get_each_moment_and_phases_that_add_up():
     json_checker.check("service trace", shown)
     woken = shown["starts"][1]
     assert list(woken["at_s"]) == list(MOMENTS[:-1])
-    assert sum(phase["seconds"] for phase in woken["phases"]) == woken["total_s"] == 5.0
+    assert sum(phase["seconds"] for phase in woken["phases"]) == woken["total_s"] == 5.5
     assert woken["node"] == "gpu1"
     assert shown["starts"][2]["node"] is None
-    assert shown["classes"] == [{"start_class": "remote", "starts": 1, "p50_s": 5.0, "p95_s": 5.0}]
+    assert shown["classes"] == [{"start_class": "remote", "starts": 1, "p50_s": 5.5, "p95_s": 5.5}]
 
 
 def test_a_service_that_never_started_says_so():

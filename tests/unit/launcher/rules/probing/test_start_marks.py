@@ -31,12 +31,12 @@ def test_the_first_of_two_and_a_bounded_number_count():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (b"script 5.0\nweights 3.25 hit\nengine 1.0\n", "node"),
-        (b"weights 3.25 copied\n", "copied"),
-        (b"weights 3.25 source\n", "remote"),
+        (b"script 5.0\nbrought 3.25 hit\nengine 1.0\n", "node"),
+        (b"brought 3.25 copied\n", "copied"),
+        (b"brought 3.25 source\n", "remote"),
         *(
             (text, "remote")
-            for text in (b"", b"weights 3.25 hit x\n", b"weights hit\n", b"\xff hit")
+            for text in (b"", b"brought 3.25 hit x\n", b"brought hit\n", b"\xff hit")
         ),
     ],
 )

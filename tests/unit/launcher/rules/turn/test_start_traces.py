@@ -19,9 +19,8 @@ from slicewise.launcher.rules.turn.state import ServiceState, State, after_answe
 
 SERVICE, ARRAY, BEGAN_S = "vision/chat", 814, 1_000_000.0
 KEYS = DIRECTIVES | {"max_replicas": "2", "concurrency": "2", "keep_alive_s": "10"}
-TIMES = ReadyTimes(
-    BEGAN_S + 4.5, BEGAN_S + 4.9, {"script": BEGAN_S + 1.6, "engine": BEGAN_S + 2.1}, "node"
-)
+MARKS_S = {"script": BEGAN_S + 1.6, "brought": BEGAN_S + 1.9, "engine": BEGAN_S + 2.1}
+TIMES = ReadyTimes(BEGAN_S + 4.5, BEGAN_S + 4.9, MARKS_S, "node")
 READY = {(ARRAY, 0): Answer(Probe.OURS, times=TIMES)}
 
 
@@ -107,6 +106,7 @@ def test_a_wake_is_followed_from_the_request_to_the_first_byte():
         "released": 0.3,
         "started": 1.3,
         "script": 1.6,
+        "brought": 1.9,
         "engine": 2.1,
         "loaded": 4.5,
         "ready": 4.9,

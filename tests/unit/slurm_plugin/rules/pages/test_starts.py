@@ -30,11 +30,11 @@ def test_bars_have_one_scale_and_the_newest_start_comes_first():
 def test_the_legend_has_the_phases_that_are_drawn():
     shown = starts_shown(SERVICES, "vision")
     assert [phase for phase, _ in phases_shown(shown)] == ["grant", "check", "ended"]
-    assert class_words(shown) == [
-        "remote: 1 that became ready; half took 2.00 s at most, 95 % 2.00 s"
-    ]
+    assert class_words(shown) == (
+        "remote: of 1 start that became ready half took 2.00 s at most, 95 % 2.00 s",
+    )
 
 
 def test_of_a_service_without_starts_there_is_nothing():
     assert starts_shown((), "vision") == []
-    assert (phases_shown(()), class_words(())) == ([], [])
+    assert (phases_shown(()), class_words(())) == ([], ())
