@@ -56,7 +56,7 @@ PHASE_TEXTS: Mapping[StartPhase, str] = MappingProxyType(
     {
         "notice": "the launcher sees that a request waits",
         "decide": "it decides that this slot runs",
-        "grant": "the daemon checks quota, and releases the slot in Slurm",
+        "grant": "the daemon checks quota, and releases the slot; Slurm delays what has just run",
         "queue": "Slurm finds a slice",
         "launch": "Slurm starts the batch script: prolog, node",
         "copy": "the script copies the model to the node, or finds a copy there",
@@ -86,6 +86,8 @@ _GOES_ON: Mapping[Moment, StartPhase] = MappingProxyType(
 
 MOST_STARTS = 20
 """Starts that are kept of a service."""
+LONGEST_NODE = 64
+"""Characters of a node's name that a start keeps."""
 _ELSEWHERE: frozenset[Moment] = frozenset({"started", "script", "brought", "engine"})
 """Moments that Slurm or the node has told; the launcher has seen all others itself."""
 
@@ -95,7 +97,7 @@ class StartTrace:
     """One start of a replica.
 
     Attributes:
-        node: where it started; "" while Slurm has given it no node.
+        node: where it started, cut to ``LONGEST_NODE``; "" while Slurm has given it no node.
         at_s: Unix seconds of the moments that are known, by the clock of the launcher's host.
         seen_s: when the launcher saw it last, of one under way; else None.
     """
@@ -105,7 +107,7 @@ class StartTrace:
     at_s: Mapping[Moment, float] = field(hash=False)
     state: StartState = "starting"
     start_class: StartClass = "remote"
-    node: Annotated[str, Field(max_length=64)] = ""
+    node: Annotated[str, Field(max_length=LONGEST_NODE)] = ""
     seen_s: float | None = None
 
 

@@ -9,7 +9,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from slicewise.cluster.language.starts import MOST_STARTS, Moment, StartTrace, in_order
+from slicewise.cluster.language.starts import (
+    LONGEST_NODE,
+    MOST_STARTS,
+    Moment,
+    StartTrace,
+    in_order,
+)
 from slicewise.cluster.rpc.messages import SlotView
 from slicewise.launcher.rules.engines.engine import Answer
 from slicewise.launcher.rules.gateway.types import ServerMode
@@ -24,6 +30,9 @@ HEARD_S = 2.0
 sees waiting: turns follow each other faster, and no service wakes and sleeps again within them."""
 UNASKED_S = 2.0
 """Seconds in the gateway after which a replica has got none of the requests that had waited."""
+AHEAD_S = 1.0
+"""Seconds by which what was told may be ahead of the turn that hears it. More is a time by a clock
+that was set back since, or by Slurm's, set forward: no moment of this start is known by it."""
 _OF_NODE: tuple[Moment, ...] = ("script", "brought", "engine")
 _BEFORE_RUN = frozenset({"held", "gone"})
 
@@ -160,19 +169,19 @@ def _waiting(starts: Starts, sight: StartSight, now_s: float) -> Starts:
 
 
 def _begun(starts: Starts, sight: StartSight, now_s: float) -> Iterator[StartTrace]:
-    """Yield a trace of each slot that shall run from now on."""
+    """Yield a trace of each slot that shall run from now on, or that Slurm runs once more."""
     if not sight.run:
         return
     under_way = {(trace.array_job_id, trace.slot) for trace in starts.under_way}
-    held = {
+    startable = {
         (generation.array_job_id, slot.index)
         for generation in sight.generations
         for slot in generation.view.slots
-        if slot.state == "held"
+        if slot.state == "held" or _is_delayed(slot)
     }
     for slot_id in sorted(sight.run):
         place = (slot_id.array_job_id, slot_id.index)
-        if place in held and place not in under_way:
+        if place in startable and place not in under_way:
             at_s: dict[Moment, float] = {"desired": now_s}
             if starts.held_s is not None and starts.seen_s is not None:
                 at_s |= {"held": starts.held_s, "seen": starts.seen_s}
@@ -188,21 +197,28 @@ def _after(
     slot = next((slot for slot in slots if slot.index == trace.slot), None)
     if generation is None or slot is None or slot.state in _BEFORE_RUN:
         return _without_run(trace, now_s, is_desired=slot is not None and place in sight.run)
-    trace = replace(trace, node=slot.node or trace.node)
-    trace = _with(trace, _told_by_slurm(trace, slot))
+    if slot.state == "released" and trace.node:
+        # Slurm has requeued it: the next turn begins a new trace.
+        return _without_run(trace, now_s, is_desired=False)
+    if _is_delayed(slot):
+        # StartTime less EligibleTime has nothing of this delay, so neither has its phase.
+        return replace(trace, at_s=in_order({**trace.at_s, "released": now_s}))
+    trace = replace(trace, node=slot.node[:LONGEST_NODE] or trace.node)
+    trace = _with(trace, _told_by_slurm(trace, slot, now_s))
     proof = generation.state.verified.get(trace.slot)
     if proof is None or proof.at_s < trace.at_s["desired"]:
         return _ended(trace, now_s) if slot.state == "ending" else trace
     if "ready" not in trace.at_s:
         answer = sight.answers.get((trace.array_job_id, trace.slot))
-        trace = _with(trace, _ready(answer, proof))
+        trace = _with(trace, _ready(trace, answer, proof, now_s))
         if answer is not None and answer.times is not None:
             trace = replace(trace, start_class=answer.times.start_class)
     if sight.modes.get(place) is ServerMode.READY:
         trace = _with(trace, {"routed": now_s})
     answered_s = sight.heard.answered_s.get(proof.run.endpoint.digest)
     if answered_s is not None and "routed" in trace.at_s:
-        return replace(_with(trace, {"answered": answered_s}), state="ready")
+        heard = {"answered": answered_s} if answered_s <= now_s + AHEAD_S else {}
+        return replace(_with(trace, heard), state="ready")
     return replace(trace, state="ready") if _is_over(trace, slot, generation, now_s) else trace
 
 
@@ -218,17 +234,25 @@ def _ended(trace: StartTrace, now_s: float) -> StartTrace:
     return replace(_with(trace, {"ended": now_s}), state="ended")
 
 
-def _told_by_slurm(trace: StartTrace, slot: SlotView) -> Mapping[Moment, float]:
+def _is_delayed(slot: SlotView) -> bool:
+    """Whether Slurm lets the slot wait since it has requeued its last run."""
+    return slot.state == "released" and slot.reason == "BeginTime"
+
+
+def _told_by_slurm(trace: StartTrace, slot: SlotView, now_s: float) -> Mapping[Moment, float]:
     """Return when Slurm gave the slot its slice: as long after its release as Slurm says."""
     released_s = trace.at_s.get("released")
     if released_s is None or slot.start_s is None or slot.released_s is None:
         return {}
-    return {"started": released_s + max(0, slot.start_s - slot.released_s)}
+    started_s = released_s + slot.start_s - slot.released_s
+    return {"started": started_s} if released_s <= started_s <= now_s + AHEAD_S else {}
 
 
-def _ready(answer: Answer | None, proof: Verified) -> Mapping[Moment, float]:
+def _ready(
+    trace: StartTrace, answer: Answer | None, proof: Verified, now_s: float
+) -> Mapping[Moment, float]:
     times = answer.times if answer is not None else None
-    if times is None:
+    if times is None or not trace.at_s["desired"] <= times.ready_s <= now_s + AHEAD_S:
         return {"ready": proof.at_s}
     told: dict[Moment, float] = {
         moment: times.marks_s[moment] for moment in _OF_NODE if moment in times.marks_s

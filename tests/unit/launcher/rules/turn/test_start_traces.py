@@ -2,13 +2,21 @@
 
 from dataclasses import replace
 
+import pytest
 from builders.gateways import DIGEST, a_server
 from builders.service_specs import DIRECTIVES
 from builders.service_views import a_running_slot, a_service, a_slot
 from pydantic import TypeAdapter
 from stand_ins.plain_scaling import decide
 
-from slicewise.cluster.language.starts import MOST_STARTS, Moment, StartTrace, phases_of, total_s
+from slicewise.cluster.language.starts import (
+    LONGEST_NODE,
+    MOST_STARTS,
+    Moment,
+    StartTrace,
+    phases_of,
+    total_s,
+)
 from slicewise.cluster.rpc.messages import DesiredSlotsAnswer, SlotView, ViewAnswer
 from slicewise.launcher.rules.engines.engine import Answer, Probe, ReadyTimes
 from slicewise.launcher.rules.gateway.types import Backend, Gateway, Server, ServerMode
@@ -227,3 +235,88 @@ def test_a_service_without_starts_keeps_its_value():
     before = story.starts
     story.turn(0.5)
     assert story.starts is before
+
+
+def test_a_long_name_of_a_node_is_cut():
+    """The daemon would refuse the whole report."""
+    story = Story()
+    story.wakes()
+    story.turn(2.0, a_slot(0, "starting", node="n" * 100), held=1)
+    (trace,) = story.starts.under_way
+    assert trace.node == "n" * LONGEST_NODE
+    TypeAdapter(StartTrace).validate_json(TypeAdapter(StartTrace).dump_json(trace))
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
+def test_times_of_a_clock_that_was_set_meanwhile_are_left_out(step_s: float):
+    """The state was moved with the clock; what a replica and the gateway have told was not."""
+    story = Story()
+    story.wakes()
+    story.state = after_step(story.state, step_s)
+    told = {(ARRAY, 0): Answer(Probe.OURS, times=TIMES)}
+    story.turn(5.0 + step_s, RUNNING, held=1, answers=told)
+    story.heard = HeardOfStarts({}, {DIGEST: BEGAN_S + 5.4})
+    story.turn(5.5 + step_s, RUNNING, servers=SERVING)
+    (trace,) = story.starts.over
+    assert (trace.state, total_s(trace)) == ("ready", pytest.approx(5.0, abs=0.5))
+
+
+@pytest.mark.parametrize("start_s", [-5, 3600])
+def test_of_slurms_clock_that_was_set_meanwhile_nothing_is_taken(start_s: int):
+    story = Story()
+    story.wakes()
+    whole_s = int(BEGAN_S)
+    starting = a_slot(0, "starting", released_s=whole_s, start_s=whole_s + start_s, node="gpu1")
+    story.turn(2.0, starting, held=1)
+    (trace,) = story.starts.under_way
+    assert "started" not in trace.at_s
+
+
+DELAYED = a_slot(0, "released", reason="BeginTime", released_s=int(BEGAN_S) + 120)
+
+
+def test_a_replica_that_slurm_requeues_starts_once_more():
+    """Its delay is no part of the wait for a slice."""
+    story = Story()
+    story.wakes()
+    story.starts_up()
+    story.heard = HeardOfStarts({}, {DIGEST: BEGAN_S + 5.4})
+    story.turn(5.5, RUNNING, servers=SERVING)
+    story.turn(60.0, DELAYED, held=1)
+    story.turn(120.0, DELAYED, held=1)
+    begun_s = int(BEGAN_S) + 120
+    starting = a_slot(0, "starting", released_s=begun_s, start_s=begun_s + 1, node="gpu2")
+    story.turn(122.0, starting, held=1)
+    (first,), (again,) = story.starts.over, story.starts.under_way
+    assert (first.state, first.node, again.node) == ("ready", "gpu1", "gpu2")
+    assert moments(again) == {
+        "held": 60.0,
+        "seen": 60.0,
+        "desired": 60.0,
+        "released": 120.0,
+        "started": 121.0,
+    }
+
+
+def test_one_that_slurm_requeues_before_it_is_ready_has_ended():
+    story = Story()
+    story.wakes()
+    whole_s = int(BEGAN_S)
+    starting = a_slot(0, "starting", released_s=whole_s, start_s=whole_s + 1, node="gpu1")
+    story.turn(2.0, starting, held=1)
+    story.turn(3.0, DELAYED, held=1)
+    assert [trace.state for trace in story.starts.over] == ["ended"]
+    story.turn(4.0, DELAYED, held=1)
+    assert moments(story.starts.under_way[0])["desired"] == 4.0
+
+
+def test_a_slot_that_has_just_run_is_delayed_before_it_waits_for_a_slice():
+    story = Story()
+    story.wakes()
+    story.turn(9.0, DELAYED, held=1)
+    assert moments(story.starts.under_way[0]) == {
+        "held": 0.0,
+        "seen": 0.2,
+        "desired": 0.2,
+        "released": 9.0,
+    }
