@@ -188,7 +188,7 @@ class ServiceView(Message):
 
 MOST_AVOIDED = 16
 """Nodes that a service may ask to avoid."""
-NodeName = Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
+NodeName = Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z0-9_.-]+$")]
 
 SlotPlace = tuple[int, int]
 """Array job id and slot."""
