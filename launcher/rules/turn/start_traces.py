@@ -217,8 +217,9 @@ def _after(
         trace = _with(trace, {"routed": now_s})
     answered_s = sight.heard.answered_s.get(proof.run.endpoint.digest)
     if answered_s is not None and "routed" in trace.at_s:
-        heard = {"answered": answered_s} if answered_s <= now_s + AHEAD_S else {}
-        return replace(_with(trace, heard), state="ready")
+        if answered_s <= now_s + AHEAD_S:
+            trace = _with(trace, {"answered": answered_s})
+        return replace(trace, state="ready")
     return replace(trace, state="ready") if _is_over(trace, slot, generation, now_s) else trace
 
 
