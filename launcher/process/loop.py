@@ -9,8 +9,8 @@ import gc
 import logging
 import signal
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -126,44 +126,32 @@ async def _serve(
     if await runtime.takes_any_group():
         report("tls_groups_unbounded", logging.WARNING, why=_ANY_GROUP)
     directory = settings.gateway.directory
-    replicas = partial(Prober, ask=partial(probe, directory))
-    counted = StatisticsSocket(directory, ServiceStatistics(partial(statistics, directory)))
     usage = UsageWatch(daemon, UsageJournal(directory), _kept_lines(settings.gateway.kept_lines))
-    tokens = TokenWatch(partial(engine_metrics, directory), usage.counted)
-    adapters = AdapterWatch(partial(fit_adapters, directory))
+    launcher = partial(
+        Launcher,
+        replicas=partial(Prober, ask=partial(probe, directory)),
+        statistics=StatisticsSocket(directory, ServiceStatistics(partial(statistics, directory))),
+        tokens=TokenWatch(partial(engine_metrics, directory), usage.counted),
+        adapters=AdapterWatch(partial(fit_adapters, directory)),
+        usage=usage,
+        renew=partial(renew, daemon, runtime, usage.unposted),
+        fair_queues=FairQueues(settings.ledger.output_weights),
+    )
     if store is None:
         report("no_database", state="in memory only")
-        launcher = Launcher(
-            daemon,
-            runtime,
-            replicas=replicas,
-            statistics=counted,
-            tokens=tokens,
-            adapters=adapters,
-            usage=usage,
-            renew=partial(renew, daemon, runtime, usage.unposted),
-            fair_queues=FairQueues(settings.ledger.output_weights),
-        )
-        await launcher.serve(settings.launcher, ended)
+        await launcher(daemon, runtime).serve(settings.launcher, ended)
         return
     leader = leadership(store, pair=settings.launcher.pair)
     await asyncio.to_thread(leader.turn)
     with leader.kept():
-        launcher = Launcher(
+        leading = launcher(
             led_only(daemon, leader, _DAEMON_CHANGES),
             led_only(runtime, leader, _RUNTIME_CHANGES),
-            replicas=replicas,
             leader=leader,
             saved=SavedState(store),
             saved_curves=kept_curves(store.curves),
-            statistics=counted,
-            tokens=tokens,
-            adapters=adapters,
-            usage=usage,
-            renew=partial(renew, daemon, runtime, usage.unposted),
-            fair_queues=FairQueues(settings.ledger.output_weights),
         )
-        await launcher.serve(settings.launcher, ended)
+        await leading.serve(settings.launcher, ended)
 
 
 def _kept_lines(path: Path) -> KeptLines | None:
@@ -246,20 +234,22 @@ class Launcher:
         """Run turns until ``ended`` is set; a failed look changes nothing and is tried again."""
         report("started", leads=self._leader.leads())
         tell_systemd("READY=1")
-        beside = [
-            asyncio.create_task(_repeat(turn, SIDE_EVERY_S)) for turn in (self.save, self.tell_keys)
-        ]
-        beside.append(asyncio.create_task(_repeat(self.tell_users, TELL_EVERY_S)))
-        beside.append(asyncio.create_task(_repeat(self.tell_key_uses, _USES_EVERY_S)))
-        beside.append(asyncio.create_task(_repeat(self.hear, _HEAR_AGAIN_S)))
-        beside.append(asyncio.create_task(_repeat(self.write_usage, _POST_EVERY_S)))
-        beside.append(asyncio.create_task(_repeat(self.post_usage, _POST_EVERY_S)))
-        beside.append(asyncio.create_task(_repeat(self.renew_allowances, _RENEW_EVERY_S)))
-        beside.append(asyncio.create_task(_repeat(self.report_counters, SIDE_EVERY_S)))
-        beside.append(asyncio.create_task(_repeat(self.serve_statistics, SIDE_EVERY_S)))
-        beside.append(asyncio.create_task(_repeat(self.time_tokens, SIDE_EVERY_S)))
-        beside.append(asyncio.create_task(_repeat(self.fit_adapters, FIT_EVERY_S)))
-        beside.append(asyncio.create_task(_repeat(self.order_queues, ORDER_EVERY_S)))
+        steps = {
+            self.save: SIDE_EVERY_S,
+            self.tell_keys: SIDE_EVERY_S,
+            self.tell_users: TELL_EVERY_S,
+            self.tell_key_uses: _USES_EVERY_S,
+            self.hear: _HEAR_AGAIN_S,
+            self.write_usage: _POST_EVERY_S,
+            self.post_usage: _POST_EVERY_S,
+            self.renew_allowances: _RENEW_EVERY_S,
+            self.report_counters: SIDE_EVERY_S,
+            self.serve_statistics: SIDE_EVERY_S,
+            self.time_tokens: SIDE_EVERY_S,
+            self.fit_adapters: FIT_EVERY_S,
+            self.order_queues: ORDER_EVERY_S,
+        }
+        beside = [asyncio.create_task(_repeat(step, every_s)) for step, every_s in steps.items()]
         end = asyncio.create_task(ended.wait())
         while not ended.is_set():
             began_s = time.monotonic()
@@ -422,39 +412,27 @@ class Launcher:
         """Tell the gateway what each API key opens, and which tenants require one."""
         if self._state is None or not self._leader.leads():
             return
-        try:
+        with self._reporter.tried("keys_not_set"):
             granted = await self._daemon.grants()
             if self._statistics is not None:
                 self._statistics.told(granted.models, granted.limits)
             await self._runtime.set_grants(granted)
             self._limits_tokens = granted.limits_tokens
-        except (SlicewiseError, OSError) as error:
-            self._reporter.once("", "keys_not_set", str(error))
-        else:
-            self._reporter.once("", "keys_not_set", "")
 
     async def tell_key_uses(self) -> None:
         """Tell the daemon when API keys last let a request in."""
         if not self._leader.leads():
             return
-        try:
+        with self._reporter.tried("key_uses_not_told"):
             now_s, ages_s = wall_s(), await self._runtime.key_ages()
             await self._daemon.note_uses({key: now_s - age for key, age in ages_s.items()})
-        except SlicewiseError as error:
-            self._reporter.once("", "key_uses_not_told", str(error))
-        else:
-            self._reporter.once("", "key_uses_not_told", "")
 
     async def serve_statistics(self) -> None:
         """Answer clients that ask for a service's statistics."""
         if self._statistics is None:
             return
-        try:
+        with self._reporter.tried("statistics_not_served"):
             await self._statistics.step(leads=self._leader.leads())
-        except OSError as error:
-            self._reporter.once("", "statistics_not_served", str(error))
-        else:
-            self._reporter.once("", "statistics_not_served", "")
             self._reporter.once("", "statistics_not_saved", self._statistics.not_saved)
 
     async def time_tokens(self) -> None:
@@ -464,16 +442,12 @@ class Launcher:
 
     async def write_usage(self) -> None:
         """Write down what requests have used."""
-        try:
+        with self._reporter.tried("usage_not_written"):
             try:
                 if self._leader.leads():
                     self._hear_usage()
             finally:
                 await self._usage.write()
-        except OSError as error:
-            self._reporter.once("", "usage_not_written", str(error))
-        else:
-            self._reporter.once("", "usage_not_written", "")
 
     async def post_usage(self) -> None:
         """Let the daemon book what requests have used, also of a gateway that leads no more."""
@@ -498,24 +472,16 @@ class Launcher:
             return
         if not limits and not self._renewed_with_limits:
             return
-        try:
+        with self._reporter.tried("allowances_not_renewed"):
             await self._renew()
-        except (SlicewiseError, OSError) as error:
-            self._reporter.once("", "allowances_not_renewed", str(error))
-        else:
             self._renewed_with_limits = limits
-            self._reporter.once("", "allowances_not_renewed", "")
 
     async def report_counters(self) -> None:
         """Tell the daemon what engines have counted."""
         if not self._leader.leads():
             return
-        try:
+        with self._reporter.tried("engine_counters_not_told"):
             await self._usage.report_counters()
-        except SlicewiseError as error:
-            self._reporter.once("", "engine_counters_not_told", str(error))
-        else:
-            self._reporter.once("", "engine_counters_not_told", "")
 
     async def fit_adapters(self) -> None:
         """Let replicas load and unload adapters, where their service says others."""
@@ -527,25 +493,17 @@ class Launcher:
         used = self._usage.take_since()
         if self._state is None or not self._leader.leads():
             return
-        try:
+        with self._reporter.tried("queues_not_ordered"):
             await self._fair_queues.order(self._runtime, used, 1000 * wall_s())
-        except SlicewiseError as error:
-            self._reporter.once("", "queues_not_ordered", str(error))
-        else:
-            self._reporter.once("", "queues_not_ordered", "")
 
     async def tell_users(self) -> None:
         """Tell the daemon what users may see of their services."""
         if not self._leader.leads():
             return
-        try:
-            await self._reporter_of_services.report_services()
-            reporter = self._reporter_of_services
+        reporter = self._reporter_of_services
+        with self._reporter.tried("service_reports_failed"):
+            await reporter.report_services()
             self._metrics.measured(reporter.qualities, reporter.counts, self._tokens.loads)
-        except SlicewiseError as error:
-            self._reporter.once("", "service_reports_failed", str(error))
-        else:
-            self._reporter.once("", "service_reports_failed", "")
 
 
 async def _never(_replica: Replica) -> None:
@@ -663,6 +621,16 @@ class Reporter:
             with _of(service) if service else nullcontext():
                 report(event, logging.WARNING, service=service or "-", why=why)
             self._warned[service, event] = why
+
+    @contextmanager
+    def tried(self, event: str) -> Iterator[None]:
+        """Log, as ``once`` does, why what is done meanwhile fails."""
+        why = ""
+        try:
+            yield
+        except (SlicewiseError, OSError) as error:
+            why = str(error)
+        self.once("", event, why)
 
 
 def _of(service: str) -> AbstractContextManager[None]:
