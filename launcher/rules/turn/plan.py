@@ -251,8 +251,7 @@ def decide(
             look = ServiceInput(
                 *(key, spec, views, counted[0], load_of(*counted)),
                 *(most, answers, free, aborted, avoided.of(key)),
-                lineless=claims.why_none(key),
-                heard=heard,
+                *(claims.why_none(key), heard),
                 adapters=_open_adapters(gateway, views[-1]),
                 used_up=used_up(budgets.get(views[-1].tenant), spec, views, now_s + gateway.hold_s),
                 curves=curves,
