@@ -5,7 +5,7 @@ over.
 from alembic import context
 from sqlalchemy import Connection, text
 
-from slicewise.slurm_plugin.ledger.tables import SCHEMA, metadata
+from slicewise.slurm_plugin.ledger.tables import SCHEMA
 
 _LOCK_TIMEOUT = "2s"
 """A table lock that does not come in this time is given up: while it waits, the daemon's writes
@@ -15,9 +15,7 @@ wait behind it."""
 def run(connection: Connection) -> None:
     with connection.begin():
         connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'"))
-        context.configure(
-            connection=connection, target_metadata=metadata, version_table_schema=SCHEMA
-        )
+        context.configure(connection=connection, version_table_schema=SCHEMA)
         with context.begin_transaction():
             context.run_migrations()
         # Some functions act with their owner's rights; only roles that ``slicewise ledger db

@@ -39,7 +39,6 @@ def lock_table(metadata: MetaData) -> Table:
         Column("application", Text),
         Column("session_start", DateTime(timezone=True)),
         Column("taken_at", DateTime(timezone=True)),
-        comment="Which session has each lock, while that session lives. Overwritten.",
     )
 
 

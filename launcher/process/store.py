@@ -24,31 +24,26 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from slicewise.cluster.runtime.database import postgres_engine, reading, writing
 from slicewise.cluster.runtime.leader_lock import LeaderLock, lock_table
 
-metadata = MetaData(schema="launcher", naming_convention={"pk": "pk_%(table_name)s"})
+metadata = MetaData(schema="launcher")
 
 locks = lock_table(metadata)
 
 
-def _states(name: str, comment: str) -> Table:
+def _states(name: str) -> Table:
     return Table(
         name,
         metadata,
         Column("cluster", Text, primary_key=True),
         Column("tenant", Text, primary_key=True),
         Column("name", Text, primary_key=True),
-        Column("state", JSONB, nullable=False),
-        Column("saved_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-        comment=comment,
+        Column("state", JSONB),
+        Column("saved_at", DateTime(timezone=True)),
     )
 
 
-service_state = _states(
-    "service_state",
-    "What the launcher has learnt of a service; without it the launcher learns anew.",
-)
-curves = _states(
-    "curves", "How long requests take in a tenant's replicas of one model, engine and shape."
-)
+service_state = _states("service_state")
+curves = _states("curves")
+"""How long requests take in a tenant's replicas of one model, engine and shape."""
 
 _DEADLINE = text("SET LOCAL statement_timeout = '4s'")
 

@@ -1,44 +1,25 @@
 """The tables of history: figures of ten seconds, a minute or an hour, a row each."""
 
-from sqlalchemy import (
-    REAL,
-    BigInteger,
-    Column,
-    ForeignKey,
-    Identity,
-    Integer,
-    SmallInteger,
-    Table,
-    Text,
-    UniqueConstraint,
-)
+from sqlalchemy import REAL, Column, Integer, SmallInteger, Table
 
-from slicewise.slurm_plugin.ledger.tables import SCHEMA, metadata
+from slicewise.slurm_plugin.ledger.tables import ledger_table, number_keys, numbers, texts
 
-history_subjects = Table(
+history_subjects = ledger_table(
     "history_subjects",
-    metadata,
-    Column("id", Integer, Identity(always=True), primary_key=True),
-    Column("cluster", Text, nullable=False),
-    Column("tenant", Text, nullable=False),
-    Column("service", Text, nullable=False),
-    UniqueConstraint("cluster", "tenant", "service"),
-    comment="What history is of: the cluster itself has no tenant, a tenant itself no service.",
+    Column("id", Integer, primary_key=True),
+    *texts("cluster", "tenant", "service"),
 )
+"""What history is of: the cluster itself has no tenant, a tenant itself no service."""
 
 
-def _figures(name: str, comment: str, *columns: Column[int] | Column[float]) -> Table:
-    return Table(
+def _figures(name: str, *columns: Column[int] | Column[float]) -> Table:
+    return ledger_table(
         name,
-        metadata,
-        Column(
-            "subject_id", Integer, ForeignKey(f"{SCHEMA}.history_subjects.id"), primary_key=True
-        ),
+        Column("subject_id", Integer, primary_key=True),
         Column("step_s", SmallInteger, primary_key=True),
-        Column("samples", SmallInteger, nullable=False),
-        Column("at_s", BigInteger, primary_key=True),
+        Column("samples", SmallInteger),
+        *number_keys("at_s"),
         *columns,
-        comment=comment,
     )
 
 
@@ -49,7 +30,7 @@ MAX = "max_"
 
 
 def _amounts(*names: str) -> tuple[Column[int], ...]:
-    return tuple(Column(name, Integer, nullable=False) for name in names)
+    return tuple(Column(name, Integer) for name in names)
 
 
 def _maxima(*names: str) -> tuple[Column[int], ...]:
@@ -58,24 +39,24 @@ def _maxima(*names: str) -> tuple[Column[int], ...]:
 
 history_cluster = _figures(
     "history_cluster",
-    "Slices by state, in millislices: means, and maxima of a step.",
     *_amounts("used", "lent", "idle", "draining", "down", "waiting", "late"),
     *_maxima("used", "lent", "waiting", "late"),
 )
+"""Slices by state, in millislices: means, and maxima of a step."""
 
 history_tenants = _figures(
     "history_tenants",
-    "Tenants with those below them, in millislices: means, and maxima of a step.",
     *_amounts("nominal", "in_use", "borrowed", "lent", "waiting", "late"),
     *_maxima("in_use", "waiting"),
-    Column("budget_left", BigInteger),
+    *numbers("budget_left"),
 )
+"""Tenants with those below them, in millislices: means, and maxima of a step."""
 
 history_services = _figures(
     "history_services",
-    "Services: replicas, requests that wait and that come each second, and milliseconds.",
     *(Column(name, REAL) for name in ("ready", "desired", "backlog", "requests", "p95")),
     *(Column(MAX + name, REAL) for name in ("ready", "backlog", "p95")),
 )
+"""Services: replicas, requests that wait and that come each second, and milliseconds."""
 
 HISTORY = (history_cluster, history_tenants, history_services)

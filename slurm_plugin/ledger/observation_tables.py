@@ -1,48 +1,33 @@
 """The tables of sums for ``slicewise observe``."""
 
-from sqlalchemy import BigInteger, Boolean, Column, Table, Text
+from sqlalchemy import Boolean, Column
 
-from slicewise.slurm_plugin.ledger.tables import metadata
+from slicewise.slurm_plugin.ledger.tables import keys, ledger_table, number_keys, numbers
 
-
-def _keys(*names: str) -> tuple[Column[str], ...]:
-    return tuple(Column(name, Text, primary_key=True) for name in names)
-
-
-def _sums(*names: str) -> tuple[Column[int], ...]:
-    return tuple(Column(name, BigInteger, nullable=False) for name in names)
-
-
-observed_submissions = Table(
+observed_submissions = ledger_table(
     "observed_submissions",
-    metadata,
-    *_keys("cluster"),
-    Column("day_s", BigInteger, primary_key=True, autoincrement=False),
-    *_keys("mode", "tenant", "user_name", "code", "gpu_type"),
+    *keys("cluster"),
+    *number_keys("day_s"),
+    *keys("mode", "tenant", "user_name", "code", "gpu_type"),
     Column("is_borrowed", Boolean, primary_key=True),
-    *_sums("submissions", "moved_qos", "moved_type", "asked_millislices"),
-    comment="What admission decided, summed by day (UTC). code is empty for what it would admit.",
+    *numbers("submissions", "moved_qos", "moved_type", "asked_millislices"),
 )
 
-observed_loans = Table(
+observed_loans = ledger_table(
     "observed_loans",
-    metadata,
-    *_keys("cluster"),
-    Column("day_s", BigInteger, primary_key=True, autoincrement=False),
-    *_keys("lender", "borrower"),
-    *_sums("lent_millislice_s", "recalls", "recalled_millislices"),
-    comment="Idle quota that would have been lent and recalled, summed by day (UTC).",
+    *keys("cluster"),
+    *number_keys("day_s"),
+    *keys("lender", "borrower"),
+    *numbers("lent_millislice_s", "recalls", "recalled_millislices"),
 )
 
-observed_quota = Table(
+observed_quota = ledger_table(
     "observed_quota",
-    metadata,
-    *_keys("cluster"),
-    Column("day_s", BigInteger, primary_key=True, autoincrement=False),
-    *_keys("tenant"),
-    *_sums("seconds", "guaranteed_millislice_s", "idle_millislice_s"),
-    *_sums("idle_wanted_millislice_s", "wanted_millislice_s"),
-    comment="Guaranteed quota, its idle part, and what was wanted beyond it, summed by day (UTC).",
+    *keys("cluster"),
+    *number_keys("day_s"),
+    *keys("tenant"),
+    *numbers("seconds", "guaranteed_millislice_s", "idle_millislice_s"),
+    *numbers("idle_wanted_millislice_s", "wanted_millislice_s"),
 )
 
 OBSERVED = (observed_submissions, observed_loans, observed_quota)

@@ -2,134 +2,59 @@
 rebalance``.
 """
 
-from enum import StrEnum
+from sqlalchemy import Column, Integer
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Column,
-    DateTime,
-    ForeignKey,
-    Identity,
-    Index,
-    Integer,
-    Table,
-    Text,
-    func,
-    text,
+from slicewise.slurm_plugin.ledger.tables import (
+    jsons,
+    keys,
+    ledger_table,
+    number_keys,
+    numbers,
+    texts,
+    times,
 )
-from sqlalchemy.dialects.postgresql import JSONB
 
-from slicewise.cluster.language.rebalances import RunOutcome, StepName, StepOutcome
-from slicewise.slurm_plugin.ledger.tables import metadata
-from slicewise.slurm_plugin.rules.quota.calendar import WindowKind
-from slicewise.slurm_plugin.rules.quota.types import MAX_NOMINAL_MILLISLICES
-
-
-def _listed(words: type[StrEnum]) -> str:
-    return ", ".join(f"'{word}'" for word in words)
-
-
-recalls = Table(
+recalls = ledger_table(
     "recalls",
-    metadata,
-    Column("cluster", Text, primary_key=True),
-    Column("lender", Text, primary_key=True),
-    Column("borrower", Text, primary_key=True),
-    Column("called_s", BigInteger, primary_key=True, autoincrement=False),
-    Column("amount_millislices", BigInteger, nullable=False),
-    CheckConstraint("amount_millislices > 0", name="amount_positive"),
-    CheckConstraint("lender <> borrower", name="two_tenants"),
-    comment="Lent quota that its lender takes back and its borrower still holds.",
+    *keys("cluster", "lender", "borrower"),
+    *number_keys("called_s"),
+    *numbers("amount_millislices"),
 )
 
-quota_windows = Table(
+quota_windows = ledger_table(
     "quota_windows",
-    metadata,
-    Column("id", BigInteger, Identity(always=True), primary_key=True),
-    Column("cluster", Text, nullable=False),
-    Column("tenant", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("amount_millislices", BigInteger, nullable=False),
-    Column("days", JSONB, nullable=False),
-    Column("begin_min", Integer, nullable=False),
-    Column("end_min", Integer, nullable=False),
-    Column("first_s", BigInteger),
-    Column("last_s", BigInteger),
-    Column("author", Text, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    CheckConstraint(f"kind IN ({_listed(WindowKind)})", name="kind_known"),
-    CheckConstraint("tenant <> '' OR kind = 'cap'", name="tenant_named"),
-    CheckConstraint(
-        f"amount_millislices BETWEEN 0 AND {MAX_NOMINAL_MILLISLICES}", name="amount_in_range"
-    ),
-    CheckConstraint("days <@ '[0, 1, 2, 3, 4, 5, 6]'", name="days_known"),
-    CheckConstraint(
-        "begin_min BETWEEN 0 AND 1439 AND end_min BETWEEN 0 AND 1439", name="minutes_of_day"
-    ),
-    CheckConstraint("first_s < last_s", name="first_before_last"),
-    Index("ix_quota_windows_tenant", "cluster", "tenant"),
-    comment="When a tenant has another quota, '' being all together. Append-only.",
+    *number_keys("id"),
+    *texts("cluster", "tenant", "kind"),
+    *numbers("amount_millislices"),
+    *jsons("days"),
+    Column("begin_min", Integer),
+    Column("end_min", Integer),
+    *numbers("first_s", "last_s"),
+    *texts("author", "reason"),
+    *times("recorded_at"),
 )
 
-quota_window_ends = Table(
+quota_window_ends = ledger_table(
     "quota_window_ends",
-    metadata,
-    Column("id", BigInteger, Identity(always=True), unique=True),
-    Column(
-        "window_id",
-        BigInteger,
-        ForeignKey(quota_windows.c.id),
-        primary_key=True,
-        autoincrement=False,
-    ),
-    Column("author", Text, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    comment="Windows that were removed. Append-only.",
+    *numbers("id"),
+    *number_keys("window_id"),
+    *texts("author", "reason"),
+    *times("recorded_at"),
 )
 
-rebalance_runs = Table(
+rebalance_runs = ledger_table(
     "rebalance_runs",
-    metadata,
-    Column("id", BigInteger, Identity(always=True), primary_key=True),
-    Column("cluster", Text, nullable=False),
-    Column("author", Text, nullable=False),
-    Column("host", Text, nullable=False),
-    Column("outcome", Text, nullable=False, server_default="running"),
-    Column("started_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    Column("ended_at", DateTime(timezone=True)),
-    CheckConstraint(f"outcome IN ({_listed(RunOutcome)})", name="outcome_known"),
-    CheckConstraint("(ended_at IS NULL) = (outcome = 'running')", name="ended_with_outcome"),
-    Index("ix_rebalance_runs_newest", "cluster", "id"),
-    Index(
-        "uq_rebalance_runs_unfinished",
-        "cluster",
-        unique=True,
-        postgresql_where=text("ended_at IS NULL"),
-    ),
-    comment="Each run of slicewise rebalance.",
+    *number_keys("id"),
+    *texts("cluster", "author", "host", "outcome"),
+    *times("started_at", "ended_at"),
 )
 
-rebalance_steps = Table(
+rebalance_steps = ledger_table(
     "rebalance_steps",
-    metadata,
-    Column("id", BigInteger, Identity(always=True), primary_key=True),
-    Column("run_id", BigInteger, ForeignKey(rebalance_runs.c.id), nullable=False),
-    Column("step", Text, nullable=False),
-    Column("outcome", Text, nullable=False, server_default="running"),
-    Column("started_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    Column("ended_at", DateTime(timezone=True)),
-    Column("saw", JSONB, nullable=False, server_default="{}"),
-    Column("did", JSONB, nullable=False, server_default="[]"),
-    Column("why", Text, nullable=False, server_default=""),
-    CheckConstraint(f"step IN ({_listed(StepName)})", name="step_known"),
-    CheckConstraint(f"outcome IN ({_listed(StepOutcome)})", name="outcome_known"),
-    CheckConstraint("(ended_at IS NULL) = (outcome = 'running')", name="ended_with_outcome"),
-    CheckConstraint(
-        "jsonb_typeof(saw) = 'object' AND jsonb_typeof(did) = 'array'", name="json_shapes"
-    ),
-    Index("ix_rebalance_steps_run", "run_id", "id"),
-    comment="What each step of a run saw and did, and why; one without an end was under way.",
+    *number_keys("id"),
+    *numbers("run_id"),
+    *texts("step", "outcome"),
+    *times("started_at", "ended_at"),
+    *jsons("saw", "did"),
+    *texts("why"),
 )
