@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import inf
 
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
-from slicewise.cluster.language.jobs import JobView, RunOfJob
+from slicewise.cluster.language.jobs import JobView, RunOfJob, as_known
 from slicewise.cluster.language.leader import ALONE, Leader
 from slicewise.cluster.language.slurm.asked import counted_waits
 from slicewise.cluster.language.slurm.interface import Association, Qos, Slurm
@@ -52,6 +52,7 @@ from slicewise.slurm_plugin.rules.round.due import (
     is_due,
     needs,
 )
+from slicewise.slurm_plugin.rules.round.kept_back import kept_back_waiting
 from slicewise.slurm_plugin.rules.round.round import RoundPlan, plan
 from slicewise.slurm_plugin.rules.round.standstill import (
     Queued,
@@ -80,6 +81,8 @@ _COORDINATORS_S = 60.0
 """Seconds between two looks at who coordinates which account."""
 _MOVE_AGAIN_S = 300.0
 """Seconds until an uninstall tries again to move the jobs that Slurm refused to move."""
+_SILENT_S = 30.0
+"""Seconds after which a launcher that was not heard releases nothing soon."""
 _CONF_S = 120.0
 """Seconds for which the values read from slurm.conf, with its partitions, are reused; an operator
 changes them now and then."""
@@ -128,6 +131,7 @@ class QuotaLoop:
             True: ((), nobody),
             False: ((), nobody),
         }
+        self._wanting: tuple[JobView, ...] = ()
         self._conf: Conf | None = None
         self._last: LastRound | None = None
         # What was planned to see needs: for which look, and in this turn.
@@ -270,7 +274,8 @@ class QuotaLoop:
             return ledger_view, None
         lent = await self._lend(ledger_view, shown.associations)
         world = self._renewed.world if self._renewed else None
-        shown = replace(shown, barred=seen.barred, world=world)
+        kept_back = self._kept_back()
+        shown = replace(shown, barred=seen.barred, kept_back=kept_back, world=world)
         compiled = await compile_in_turn(self._slurm, self._ledger, self._settings, shown, lent)
         if compiled.changes or not is_same or since_s == inf:
             since_s = time.monotonic()
@@ -516,8 +521,11 @@ class QuotaLoop:
         looked_s, jobs = seen.looked_monotonic_s, seen.quota_jobs
         requeues.follow(jobs, looked_s)
         config = {} if self._conf is None else self._conf.config
+        wanting = kept_back_waiting(jobs, self._kept_back())
+        if wanting is not jobs:
+            self._wanting = wanting = as_known(self._wanting, wanting)
         return SlurmView(
-            jobs,
+            wanting,
             seen.nodes,
             seen.view.services,
             evicting=seen.evictions.ending | requeues.ending(looked_s),
@@ -533,8 +541,24 @@ class QuotaLoop:
                 spared=self._spared,
             ),
             kill_wait_s=kill_wait_s(config),
-            by_holder=self._by_holder(jobs),
+            by_holder=self._by_holder(wanting),
         )
+
+    def _kept_back(self) -> Mapping[int, frozenset[int]]:
+        """The slots that only quota keeps back, by array job id.
+
+        None counts that waits for a lender, and none while the launcher is silent: nobody would
+        release it, and what is lent for it would lie idle.
+        """
+        seen = self._cluster_state
+        if time.monotonic() - seen.heard_s > _SILENT_S:
+            return {}
+        return {
+            service.array_job_id: slots
+            for service in seen.view.services
+            if (slots := seen.kept_back.get(service.array_job_id))
+            and not seen.evictions.waits(service.tenant)
+        }
 
     @property
     def _compiles(self) -> bool:

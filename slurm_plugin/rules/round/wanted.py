@@ -18,6 +18,7 @@ from slicewise.slurm_plugin.rules.limits.desired import (
 )
 from slicewise.slurm_plugin.rules.quota.standings import QosUse
 from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED, Barred
+from slicewise.slurm_plugin.rules.round.kept_back import kept_back_waiting
 from slicewise.slurm_plugin.rules.round.world import World
 
 
@@ -36,6 +37,7 @@ class SlurmNow:
     Attributes:
         is_fresh: whether the jobs were read no earlier than the limits.
         barred: the jobs that want no quota, see ``barred``.
+        kept_back: slots that want quota, by array job id, see ``kept_back``.
         world: that of a round before, of which all stays that has not changed since.
     """
 
@@ -46,12 +48,13 @@ class SlurmNow:
     nodes: tuple[NodeView, ...]
     is_fresh: bool = True
     barred: Barred = NOTHING_BARRED
+    kept_back: Mapping[int, frozenset[int]] = field(default_factory=dict, hash=False)
     world: World | None = field(default=None, compare=False)
 
     @cached_property
     def quota_jobs(self) -> tuple[JobView, ...]:
         """The jobs as quota is decided for them."""
-        return self.barred.told(self.jobs)
+        return kept_back_waiting(self.barred.told(self.jobs), self.kept_back)
 
 
 @dataclass(frozen=True)

@@ -1218,3 +1218,60 @@ async def test_who_is_in_a_look_that_stays_the_newest_has_not_stood_still(
     assert (world.ledger.recalled, world.cluster_state.first_until_s) == ((BACK,), {})
     await world.turn(waits, WAITS)
     assert set(world.cluster_state.first_until_s) == {8}
+
+
+AUDIO = tenant("audio", 0, borrowing_limit_millislices=Millislices(4000), weight=1)
+"""A tenant without quota, and with less weight than nlp, that wants all that is idle."""
+SLOTS = tuple(
+    job(index, account="nlp", qos=borrowed_qos("nlp"), admin_comment=TAG) for index in range(2)
+)
+
+
+async def served(world: World, *jobs: JobView) -> None:
+    """The launcher wants both slots of nlp's service while these jobs are there."""
+    world.slurm.script = SCRIPT.replace("vision", "nlp")
+    await world.look(*SLOTS, *jobs)
+    await world.limits.turn()
+    after = world.cluster_state.desired_slots_versions[814]
+    await world.cluster_state.set_desired_slots(814, frozenset({0, 1}), after=after)
+
+
+def lent(world: World) -> dict[str, int]:
+    return {loan.borrower: loan.amount_millislices for loan in world.ledger.lent}
+
+
+async def test_what_comes_free_is_lent_to_slots_that_quota_kept_back_and_not_to_others_alone() -> (
+    None
+):
+    """Others had it all when a tenant's own job ended, a moment before the launcher released the
+    slots that were waiting for it: they stood behind jobs of less weight then, for as long as these
+    ran.
+    """
+    world = World()
+    nlp = tenant("nlp", 3000, borrowing_limit_millislices=Millislices(3000), weight=10)
+    world.ledger.shown = policy_of(VISION, nlp, AUDIO)
+    own, on_loan = running("nlp", 3, is_own=True), running("nlp", 6)[3:]
+    waits = [
+        replace(WAITS, job_id=70 + nth, account="audio", qos=borrowed_qos("audio"))
+        for nth in range(4)
+    ]
+    await served(world, *own, *on_loan, *waits)
+    assert world.cluster_state.kept_back == {814: frozenset({0, 1})}
+    await world.limits.turn()
+    assert lent(world) == {"nlp": 3000, "audio": 1000}
+    await world.look(*SLOTS, *own, *waits)
+    await world.limits.compile()
+    assert lent(world) == {"nlp": 2000, "audio": 2000}
+
+
+async def test_slots_of_a_launcher_that_is_silent_are_lent_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody would release them, so the loan would lie idle."""
+    world = World()
+    own, on_loan = running("nlp", 3, is_own=True), running("nlp", 7)[3:]
+    await served(world, *own, *on_loan)
+    world.cluster_state.heard_s -= 3600
+    await world.look(*SLOTS, *own)
+    await world.limits.compile()
+    assert world.ledger.lent == ()
