@@ -1,6 +1,5 @@
 """Asks a daemon on another host; munge proves which user asks, and that the daemon answers."""
 
-import pwd
 import secrets
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
@@ -20,6 +19,7 @@ from slicewise.cluster.rpc.munge_rpc import (
     seal,
     unseal,
 )
+from slicewise.cluster.runtime.user_names import uid_of
 from slicewise.cluster.settings.file import DaemonSettings, host_and_port
 
 _SAID_LIMIT = 300
@@ -102,9 +102,6 @@ def _no_daemon() -> UnreachableError:
 
 
 def _slurm_uid(name: str) -> int:
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        raise InvalidInputError(
-            Code.USER, f"daemon.slurm_user: this host has no user {name!r}."
-        ) from None
+    if (uid := uid_of(name)) is None:
+        raise InvalidInputError(Code.USER, f"daemon.slurm_user: this host has no user {name!r}.")
+    return uid

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from slicewise.cluster.language.file_access import MOST_LINKS, AclEntry, Inode, Person, Way
 from slicewise.cluster.language.host_findings import Holder, Space
+from slicewise.cluster.runtime.user_names import user_name
 
 _PROC = Path("/proc")
 _ACL = "system.posix_acl_access"
@@ -73,14 +74,6 @@ def _acl(packed: bytes) -> Iterator[AclEntry]:
     """Read what Linux keeps: a version, then a tag, rights and an id for each entry."""
     for tag, rights, whose in struct.iter_unpack("<HHI", packed[4:]):
         yield AclEntry(tag, rights, whose)
-
-
-def user_name(uid: int) -> str:
-    """Return a user's name, or the number."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _group_name(gid: int) -> str:

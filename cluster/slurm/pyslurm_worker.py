@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 
 from slicewise.cluster.language.jobs import JobView, StepView
 from slicewise.cluster.language.slurm.unread import refused
+from slicewise.cluster.runtime.user_names import user_name
 from slicewise.cluster.slurm.pyslurm_records import job_view, step_views
-from slicewise.cluster.slurm.user_names import user_name
 
 Reply = tuple[bool, Any]
 """Whether the request succeeded; then its result, else the error's text."""

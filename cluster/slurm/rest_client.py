@@ -18,12 +18,12 @@ import aiohttp
 from slicewise.cluster.language.jobs import JobView
 from slicewise.cluster.language.slurm.asked import ASKED
 from slicewise.cluster.language.slurm.unread import UNREADABLE, LogsEvent, ReportsUnread, refused
+from slicewise.cluster.runtime.user_names import user_name
 from slicewise.cluster.slurm.commands import CommandSlurm
 from slicewise.cluster.slurm.preferred import Preferred
 from slicewise.cluster.slurm.reader_error import UNFIT_REST_S, ReaderError
 from slicewise.cluster.slurm.rest_records import job_view
 from slicewise.cluster.slurm.run_command import DEADLINE_S, waiting
-from slicewise.cluster.slurm.user_names import user_name
 
 _PARSERS: Mapping[tuple[int, ...], str] = {(25, 11): "v0.0.44", (26, 5): "v0.0.44"}
 """Data parser to ask for, by the Slurm with which it was tested. Older ones write other JSON."""

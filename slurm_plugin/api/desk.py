@@ -1,7 +1,6 @@
 """Answers the launcher and people, and decides who may see and do what."""
 
 import os
-import pwd
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -35,6 +34,7 @@ from slicewise.cluster.rpc.usage_messages import (
     UsagePostRequest,
 )
 from slicewise.cluster.rpc.web_messages import WebGuestRequest, WebTokenRequest, WebUserRequest
+from slicewise.cluster.runtime.user_names import uid_of, user_name
 from slicewise.cluster.settings.file import DaemonSettings, WebSettings
 from slicewise.slurm_plugin.admission_server.admit import Admission
 from slicewise.slurm_plugin.api.access import (
@@ -110,10 +110,7 @@ class Roles:
         self.require_page(uid, asked)
         if user in self.web_operators and not asked.changes:
             return Caller(os.geteuid(), by_page=True)
-        try:
-            found = pwd.getpwnam(user).pw_uid
-        except (KeyError, ValueError):
-            found = None
+        found = uid_of(user)
         is_program = found in (self.launcher, self.web) and found not in self.administrators
         if found is None or is_program:
             raise InvalidInputError(
@@ -152,18 +149,11 @@ def roles(settings: DaemonSettings, web: WebSettings = _NO_PAGE) -> Roles:
     """
     return Roles(
         frozenset({0, os.geteuid()}),
-        _uid_of(settings.launcher_user),
-        _uid_of(web.user) if web.listen else None,
+        uid_of(settings.launcher_user),
+        uid_of(web.user) if web.listen else None,
         frozenset(web.operators),
         web.change_keys,
     )
-
-
-def _uid_of(user: str) -> int | None:
-    try:
-        return pwd.getpwnam(user).pw_uid
-    except KeyError:
-        return None
 
 
 class Daemon(Protocol):
@@ -355,11 +345,3 @@ def visible_to(view: ViewAnswer, user: str, accounts: frozenset[str]) -> ViewAns
             "tenants": tuple(t for t in view.tenants if t.name in accounts),
         }
     )
-
-
-def user_name(uid: int) -> str:
-    """The user's name as Slurm writes it; the uid as text if this host doesn't know the user."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -1,7 +1,6 @@
 """Guests: people without an account of Slurm's, for whom the identity provider names tenants."""
 
 import asyncio
-import pwd
 from functools import partial
 
 from slicewise.cluster.language.codes import Code
@@ -10,6 +9,7 @@ from slicewise.cluster.language.leader import Leader
 from slicewise.cluster.language.persons import GUEST_PREFIX
 from slicewise.cluster.rpc.message import DoneAnswer
 from slicewise.cluster.rpc.web_messages import GuestEndRequest, WebGuestRequest, WebUserAnswer
+from slicewise.cluster.runtime.user_names import uid_of
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import OidcSettings
 from slicewise.slurm_plugin.api.access import Caller, Principal
@@ -54,7 +54,8 @@ class GuestLogins:
         self._leader.require()
         person = GUEST_PREFIX + request.name
         self._rates.take_of_page(person)
-        if self._settings.tenant_claim and not await asyncio.to_thread(_is_user, person):
+        is_user = await asyncio.to_thread(uid_of, person) is not None
+        if self._settings.tenant_claim and not is_user:
             named = frozenset(request.tenants) & frozenset(self._settings.claimed_tenants)
             await asyncio.to_thread(self._ledger.guests.claim, person, named)
             await self.turn()
@@ -82,12 +83,3 @@ class GuestLogins:
             "guest_ended", person=person, tenant=tenant, user=principal.author, again=request.again
         )
         return DoneAnswer()
-
-
-def _is_user(name: str) -> bool:
-    """Whether a user of this host has that name, as none should."""
-    try:
-        pwd.getpwnam(name)
-    except (KeyError, ValueError):
-        return False
-    return True

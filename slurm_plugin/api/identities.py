@@ -5,7 +5,6 @@ that a flood of questions leaves munged and the daemon free for others.
 """
 
 import asyncio
-import pwd
 import ssl
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from slicewise.cluster.rpc.messages import REQUEST_LIMIT
 from slicewise.cluster.rpc.munge import Munge
 from slicewise.cluster.rpc.munge_rpc import PREFIX, SEALED_PATH, seal, unseal
 from slicewise.cluster.runtime.tls import CURVE
+from slicewise.cluster.runtime.user_names import uid_of
 from slicewise.cluster.settings.file import DaemonSettings
 from slicewise.slurm_plugin.api.http_server import SERVER, Question
 from slicewise.slurm_plugin.api.routes import Asked, HttpReply
@@ -208,12 +208,11 @@ async def _written(question: Question, reply: HttpReply) -> web.StreamResponse:
 
 
 def _uid_of(user: str) -> int:
-    try:
-        return pwd.getpwnam(user).pw_uid
-    except (KeyError, ValueError):
+    if (uid := uid_of(user)) is None:
         raise InvalidInputError(
             Code.TOKEN, "This token names a user whom the daemon's host does not have."
-        ) from None
+        )
+    return uid
 
 
 def identity_of(settings: DaemonSettings, munge: Munge, tokens: SlurmTokens) -> Identity:

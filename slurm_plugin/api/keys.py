@@ -33,8 +33,8 @@ from slicewise.cluster.rpc.limit_messages import (
 from slicewise.cluster.rpc.message import DoneAnswer
 from slicewise.cluster.rpc.usage_messages import AllowanceSubject
 from slicewise.cluster.rpc.web_messages import GuestEndRequest
+from slicewise.cluster.runtime.user_names import user_name
 from slicewise.cluster.runtime.wall_clock import wall_s
-from slicewise.cluster.slurm.user_names import user_name
 from slicewise.slurm_plugin.api.access import (
     NO_UID,
     Principal,

@@ -4,12 +4,12 @@ What was collected since is lost with the daemon: some seconds' worth.
 """
 
 import asyncio
-import pwd
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
+from slicewise.cluster.runtime.user_names import user_name
 from slicewise.slurm_plugin.admission_server.pipe import GpuVerdict
 from slicewise.slurm_plugin.common.steady_clock import SteadyClock
 from slicewise.slurm_plugin.ledger.store import Ledger
@@ -109,7 +109,7 @@ class ObservationLoop:
         # Two uids of one name are one row: PostgreSQL can't change a row twice in a statement.
         named: dict[tuple[object, ...], Submissions] = {}
         for (day_s, mode, tenant, uid, *rest), sums in kinds.items():
-            user = OTHERS if uid == _NO_UID else _user_of(uid)
+            user = OTHERS if uid == _NO_UID else user_name(uid)
             submissions = Submissions(day_s, mode, tenant, user, *rest, *_all(sums, _OF_KINDS))  # type: ignore[arg-type]
             key = (day_s, mode, tenant, user, *rest)
             named[key] = _together(named[key], submissions) if key in named else submissions
@@ -155,10 +155,3 @@ def _together(submissions: Submissions, other: Submissions) -> Submissions:
 def _merge(ours: dict[object, Counter[str]], theirs: Mapping[object, Counter[str]]) -> None:
     for key, sums in theirs.items():
         ours[key].update(sums)
-
-
-def _user_of(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

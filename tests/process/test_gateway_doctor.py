@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.runtime import section_look
-from slicewise.cluster.runtime.host_look import user_name
+from slicewise.cluster.runtime.user_names import user_name
 from slicewise.launcher.cli import gateway_report
 from slicewise.launcher.cli.doctor import doctor
 from slicewise.launcher.gateway import haproxy

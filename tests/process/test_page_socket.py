@@ -14,7 +14,7 @@ from free_ports import free_port
 from stand_ins.doctors_slurm import SETTINGS
 from waiting import PATIENCE_S
 
-from slicewise.cluster.runtime.host_look import user_name
+from slicewise.cluster.runtime.user_names import user_name
 
 _PROGRAM = Path(sys.executable).with_name("slicewise")
 

@@ -11,7 +11,7 @@ import pytest
 from stand_ins.web_world import PageServer, known_users, page_up
 from waiting import PATIENCE_S
 
-from slicewise.slurm_plugin.api.desk import user_name
+from slicewise.cluster.runtime.user_names import user_name
 
 SECRET = "0123456789abcdef" * 2
 KEY = bytes(range(32))

@@ -27,9 +27,10 @@ from slicewise.cluster.rpc.web_messages import (
     WebUserAnswer,
     WebUserRequest,
 )
+from slicewise.cluster.runtime.user_names import user_name
 from slicewise.cluster.settings.file import Settings, WebSettings
 from slicewise.slurm_plugin.api.access import Caller, Principal
-from slicewise.slurm_plugin.api.desk import Roles, user_name
+from slicewise.slurm_plugin.api.desk import Roles
 from slicewise.slurm_plugin.api.places import UserLimits
 from slicewise.slurm_plugin.api.routes import Routes
 from slicewise.slurm_plugin.api.slurm_tokens import SlurmTokens

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import pwd
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.runtime.user_names import uid_of
 from slicewise.cluster.settings.file import DaemonSettings, Settings
 from slicewise.cluster.settings.read import database_url, load_settings
 from slicewise.cluster.slurm.open import open_lasting_slurm
@@ -64,12 +64,10 @@ def _require_slurm_user(settings: DaemonSettings) -> None:
     Slurm lets only SlurmUser hold jobs as an administrator, and slurmctld must reach the socket.
     Raises InvalidInputError (SW-USER).
     """
-    try:
-        wanted = pwd.getpwnam(settings.slurm_user).pw_uid
-    except KeyError:
+    if (wanted := uid_of(settings.slurm_user)) is None:
         raise InvalidInputError(
             Code.USER, f"daemon.slurm_user: there is no user {settings.slurm_user!r}."
-        ) from None
+        )
     if os.geteuid() != wanted:
         raise InvalidInputError(
             Code.USER,

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import pwd
 from typing import Annotated
 
 import typer
@@ -14,6 +13,7 @@ from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.web_messages import WebLoginRequest
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
+from slicewise.cluster.runtime.user_names import uid_of
 from slicewise.cluster.settings.file import WebSettings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.cli.common.options import OPERATORS_PANEL
@@ -72,14 +72,12 @@ def _require_user(settings: WebSettings) -> None:
         raise InvalidInputError(
             Code.WEB_OFF, "web.listen is not set.", 'Such as: [web] listen = "127.0.0.1:8690"'
         )
-    try:
-        wanted = pwd.getpwnam(settings.user).pw_uid
-    except KeyError:
+    if (wanted := uid_of(settings.user)) is None:
         raise InvalidInputError(
             Code.USER,
             f"web.user: there is no user {settings.user!r}.",
             f"Make one: useradd --system --no-create-home {settings.user}",
-        ) from None
+        )
     if os.geteuid() != wanted:
         raise InvalidInputError(
             Code.USER,

@@ -1048,7 +1048,7 @@ async def test_only_the_web_server_lets_guests_in(asked: Asking, monkeypatch: py
             await asked.code(uid, op="web-guest", name="anna", tenants=["vision"]) == "SW-FORBIDDEN"
         )
     # Whom this host knows by such a name is no guest.
-    monkeypatch.setattr(guests_module, "_is_user", lambda _: True)
+    monkeypatch.setattr(guests_module, "uid_of", lambda _: 7)
     assert await asked.code(WEB, op="web-guest", name="anna", tenants=["vision"]) == "SW-FORBIDDEN"
 
 

@@ -1,8 +1,6 @@
-"""Names of users, as Slurm's commands show them."""
+"""Names of this host's users, as Slurm's commands show them."""
 
 import pwd
-
-_DIGITS = 10
 
 
 def user_name(uid: int) -> str:
@@ -14,8 +12,8 @@ def user_name(uid: int) -> str:
 
 
 def uid_of(name: str) -> int | None:
-    """The uid of the user whom ``user_name`` calls so; None if this host has none any more."""
+    """The uid of the user of that name; None if this host knows none."""
     try:
         return pwd.getpwnam(name).pw_uid
     except (KeyError, ValueError):
-        return int(name) if name.isascii() and name.isdecimal() and len(name) <= _DIGITS else None
+        return None
