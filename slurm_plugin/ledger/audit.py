@@ -11,7 +11,6 @@ from slicewise.slurm_plugin.ledger.share_queries import PAID_SINCE
 from slicewise.slurm_plugin.rules.accounting.overview import used_since
 from slicewise.slurm_plugin.rules.accounting.statement import totals
 from slicewise.slurm_plugin.rules.accounting.types import (
-    MeterLine,
     Statement,
     StatementRow,
     Verification,
@@ -76,14 +75,6 @@ class Audit(LedgerPart):
             connection.execute(text(f"SET LOCAL statement_timeout = {_PAGE_DEADLINE_MS}"))
             found = connection.execute(page.limit(rows)).all()
         return tuple(queries.statement_row(row, now_s) for row in found)
-
-    def meter_lines(self, meter: str, since_s: int, until_s: int) -> tuple[MeterLine, ...]:
-        """What was used on a meter from ``since_s`` up to ``until_s``, a line for each task of a
-        user, in the meter's unit. Of runs that are not settled, what is posted.
-        """
-        query = queries.meter_lines_of(self._cluster, meter, since_s, until_s)
-        with reading(self._engine) as connection:
-            return tuple(MeterLine(*row) for row in connection.execute(query))
 
     def export(
         self, since_s: int, after_id: int, until_id: int, rows: int

@@ -255,36 +255,6 @@ def balance(row: Any) -> Balance:
     return Balance(tenant, -int(granted), *map(int, others))
 
 
-def meter_lines_of(cluster: str, meter: str, since_s: int, until_s: int) -> Select[Any]:
-    """Select what was used on a meter by transfers that cover up to a second from ``since_s`` on,
-    before ``until_s``, for ``MeterLine``.
-    """
-    held = func.coalesce(func.sum(open_reservations.c.reserved), 0)
-    sums = (
-        select(
-            transfers.c.run_id,
-            (_sum(TransferKind.POST) + _sum(TransferKind.USE) - _sum(TransferKind.REVERSE)).label(
-                "used"
-            ),
-            _sum(TransferKind.WAIVE).label("waived"),
-        )
-        .where(transfers.c.until_s >= since_s, transfers.c.until_s < until_s)
-        .group_by(transfers.c.run_id)
-        .subquery()
-    )
-    of = (runs.c.tenant, _PAYER, runs.c.user_name, runs.c.task)
-    amounts = (func.sum(sums.c.used), func.sum(sums.c.waived), held)
-    return (
-        select(*of, func.count(), *(cast(amount, BigInteger) for amount in amounts))
-        .select_from(runs)
-        .join(sums, sums.c.run_id == runs.c.id)
-        .outerjoin(open_reservations, open_reservations.c.run_id == runs.c.id)
-        .where(runs.c.cluster == cluster, runs.c.meter == meter)
-        .group_by(*of)
-        .order_by(*of)
-    )
-
-
 def rollovers_of(cluster: str, meter: str) -> Select[Any]:
     """Select the start of the period of each tenant's last rollover."""
     rolls = budget_entries.c.meter == meter, budget_entries.c.kind == "roll"

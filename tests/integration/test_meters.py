@@ -13,7 +13,6 @@ from slicewise.slurm_plugin.rules.accounting.types import (
     Balance,
     BudgetEntry,
     Charge,
-    MeterLine,
     Run,
     RunKey,
     Transfer,
@@ -73,15 +72,10 @@ def test_each_meter_has_its_own_balances(two_meters: Ledger):
     assert is_balanced(two_meters)
 
 
-def test_each_meter_has_its_own_statement(two_meters: Ledger):
+def test_a_statement_is_of_slices_alone(two_meters: Ledger):
     (row,) = two_meters.audit.statement(None, 0, 200).rows
     assert (row.run.key.meter, row.used_millislice_s, row.end_s) == (SLICES.name, 10_000, 110)
     assert two_meters.charges.open_reservations() == ()
-    of = ("vision", "science", "alice")
-    lines = two_meters.audit.meter_lines
-    assert lines(TOKENS.name, 0, 111) == (MeterLine(*of, "chat", 1, 3000, 0, 2000),)
-    assert lines(SLICES.name, 0, 111) == (MeterLine(*of, "7", 1, 10_000, 0, 0),)
-    assert lines(TOKENS.name, 0, 110) == lines(TOKENS.name, 111, 200) == ()
 
 
 def test_an_export_says_which_meter_each_amount_is_of(two_meters: Ledger):

@@ -20,7 +20,6 @@ from slicewise.slurm_plugin.rules.accounting.types import (
     Balance,
     BudgetEntry,
     Charge,
-    MeterLine,
     Reservation,
     Run,
     RunKey,
@@ -200,19 +199,6 @@ class MemoryStore(LedgerParts):
 
     def charged_tenants(self) -> frozenset[str]:
         return frozenset(one.run.tenant for one in self._of(SLICES.name).values())
-
-    def meter_lines(self, meter: str, since_s: int, until_s: int) -> tuple[MeterLine, ...]:
-        lines: dict[tuple[str, str, str, str], list[int]] = {}
-        for one in self._of(meter).values():
-            within = [move for move in one.transfers if since_s <= move.until_s < until_s]
-            if within:
-                run = one.run
-                sums = lines.setdefault((run.tenant, run.payer, run.user, run.task), [0] * 4)
-                sums[0] += 1
-                sums[1] += balance(within, Account.USED)
-                sums[2] += balance(within, Account.WAIVED)
-                sums[3] += balance(one.transfers, Account.RESERVED)
-        return tuple(MeterLine(*of, *sums) for of, sums in sorted(lines.items()))
 
     def verify(self) -> Verification:
         off = sum(

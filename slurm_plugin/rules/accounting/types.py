@@ -335,25 +335,6 @@ class BalanceLine:
 
 
 @dataclass(frozen=True)
-class MeterLine:
-    """What one user's runs of one task took on one meter, in its unit.
-
-    Attributes:
-        used: posted, less what was reversed.
-        reserved: set aside beyond that, of runs that are not settled.
-    """
-
-    tenant: str
-    payer: str
-    user: str
-    task: str
-    runs: int
-    used: int
-    waived: int
-    reserved: int
-
-
-@dataclass(frozen=True)
 class BudgetEntry:
     """An amount granted to a budget, or taken back from it.
 
