@@ -141,10 +141,10 @@ class Reads:
         return hiding_places(
             {
                 HeadroomRequest: self._explain,
-                StatementRequest: self._statement,
-                SharesRequest: self._shares,
-                BalanceRequest: self._balance,
-                BudgetsRequest: self._budgets,
+                StatementRequest: self._of_own(self._page),
+                SharesRequest: self._of_own(self._share_lines),
+                BalanceRequest: self._of_own(self._balances),
+                BudgetsRequest: self._of_own(self._statuses),
                 WhyRequest: self._why,
                 PriorityRequest: self._priority,
                 QueueRequest: self._queue,
@@ -192,22 +192,6 @@ class Reads:
         explanation = partial(self._explanation, request.tenant, principal)
         return await self.from_ledger(principal.uid, explanation)
 
-    async def _statement(self, request: StatementRequest, principal: Principal) -> StatementAnswer:
-        require_own(request.tenant, principal)
-        return await self.from_ledger(principal.uid, partial(self._page, request, principal))
-
-    async def _shares(self, request: SharesRequest, principal: Principal) -> SharesAnswer:
-        require_own(request.tenant, principal)
-        return await self.from_ledger(principal.uid, partial(self._share_lines, request, principal))
-
-    async def _balance(self, request: BalanceRequest, principal: Principal) -> BalanceAnswer:
-        require_own(request.tenant, principal)
-        return await self.from_ledger(principal.uid, partial(self._balances, request, principal))
-
-    async def _budgets(self, request: BudgetsRequest, principal: Principal) -> BudgetsAnswer:
-        require_own(request.tenant, principal)
-        return await self.from_ledger(principal.uid, partial(self._statuses, request, principal))
-
     async def _history(self, request: HistoryRequest, principal: Principal) -> HistoryAnswer:
         tenant, _ = history_subject(request.about)
         require_own(tenant or None, principal)
@@ -239,6 +223,13 @@ class Reads:
         settings, ledger, cluster_state = self._settings, self._ledger, self._cluster_state
         read = partial(plan_of_file, request.text, accounts, ledger, settings, cluster_state)
         return await self.from_ledger(principal.uid, read)
+
+    def _of_own(self, read: Callable[[Any, Principal], BaseModel]) -> ReaderHandler:
+        async def answered(request: Any, principal: Principal) -> BaseModel:
+            require_own(request.tenant, principal)
+            return await self.from_ledger(principal.uid, partial(read, request, principal))
+
+        return answered
 
     def _of_journal(self, read: Callable[[Any, Ledger], BaseModel]) -> ReaderHandler:
         async def answered(request: Request, principal: Principal) -> BaseModel:
