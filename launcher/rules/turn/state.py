@@ -204,5 +204,5 @@ def with_saved(state: State, saved: State) -> State:
         aborted = now.aborted or before.aborted
         learnt = before if before.memory else now
         starts = now.starts if before is now else joined(before.starts, now.starts)
-        merged[key] = ServiceState(learnt.memory, generations, aborted, learnt.replicas, starts)
+        merged[key] = replace(learnt, generations=generations, aborted=aborted, starts=starts)
     return merged
