@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import fields
+from operator import attrgetter
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
@@ -180,11 +181,11 @@ def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Me
         return sum(len(each.removed_s) for each in generations)
 
     values: Mapping[str, Callable[[ServicePlan], float]] = {
-        "desired_replicas": lambda service_plan: service_plan.decision.wanted,
+        "desired_replicas": attrgetter("decision.wanted"),
         "ready_replicas": _ready,
-        "backlog_requests": lambda service_plan: service_plan.load.waiting,
-        "in_flight_requests": lambda service_plan: service_plan.load.in_flight,
-        "concurrency_requests": _concurrency,
+        "backlog_requests": attrgetter("load.waiting"),
+        "in_flight_requests": attrgetter("load.in_flight"),
+        "concurrency_requests": attrgetter("concurrency"),
         "failed_starts": failures,
         "suspect_replicas": doubted,
         "failed_replicas": removed,
@@ -195,9 +196,9 @@ def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Me
 
 def _of_tokens(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Metric]:
     times: Mapping[str, Callable[[TokensDone], float | None]] = {
-        "time_to_first_token_seconds": _to_first_s,
-        "time_to_first_token_p95_seconds": _first_p95_s,
-        "time_per_output_token_seconds": _per_token_s,
+        "time_to_first_token_seconds": attrgetter("to_first_s"),
+        "time_to_first_token_p95_seconds": attrgetter("first_p95_s"),
+        "time_per_output_token_seconds": attrgetter("per_token_s"),
     }
     timed = [
         (service.service, memory.tokens)
@@ -214,14 +215,14 @@ def _of_quality(
     gauges: Mapping[str, Callable[[ServiceQuality], float | None]] = {
         "response_p50_seconds": _p50_s,
         "response_p95_seconds": _p95_s,
-        "objective_met_ratio": lambda quality: quality.objective_met_share,
+        "objective_met_ratio": attrgetter("objective_met_share"),
     }
     for what, value in gauges.items():
         yield _by_service(what, ((key, value(quality)) for key, quality in qualities.items()))
     counters: Mapping[str, Callable[[Counts], int]] = {
-        "responses_total": lambda quality: quality.timings.answered,
-        "failed_responses_total": lambda quality: quality.timings.errors,
-        "cold_starts_total": _cold_starts,
+        "responses_total": attrgetter("timings.answered"),
+        "failed_responses_total": attrgetter("timings.errors"),
+        "cold_starts_total": attrgetter("cold_starts"),
     }
     for what, count in counters.items():
         yield _by_service(what, ((key, count(measure)) for key, measure in counts.items()))
@@ -229,9 +230,9 @@ def _of_quality(
 
 def _of_servers(loads: Mapping[str, ServersLoad]) -> Iterator[Metric]:
     gauges: Mapping[str, Callable[[ServersLoad], float | None]] = {
-        "engine_running_requests": _running,
-        "engine_waiting_requests": _waiting,
-        "engine_kv_cache_ratio": _kv_cache,
+        "engine_running_requests": attrgetter("running"),
+        "engine_waiting_requests": attrgetter("waiting"),
+        "engine_kv_cache_ratio": attrgetter("kv_cache"),
     }
     for what, value in gauges.items():
         yield _by_service(what, ((key, value(load)) for key, load in loads.items()))
@@ -246,18 +247,6 @@ def _by_service(what: str, values: Iterable[tuple[str, float | None]]) -> Metric
     return family(METRICS[f"slicewise_service_{what}"], pairs)
 
 
-def _running(servers_load: ServersLoad) -> float:
-    return servers_load.running
-
-
-def _waiting(servers_load: ServersLoad) -> float:
-    return servers_load.waiting
-
-
-def _kv_cache(servers_load: ServersLoad) -> float | None:
-    return servers_load.kv_cache
-
-
 def _of_adapters(requests: Mapping[str, int]) -> Metric:
     split = ((name.partition(":"), count) for name, count in requests.items())
     counted = (((*key.split("/", 1), adapter), count) for (key, _, adapter), count in split)
@@ -270,26 +259,6 @@ def _p50_s(service_quality: ServiceQuality) -> float | None:
 
 def _p95_s(service_quality: ServiceQuality) -> float | None:
     return None if service_quality.p95_ms is None else service_quality.p95_ms / 1000
-
-
-def _cold_starts(counts: Counts) -> int:
-    return counts.cold_starts
-
-
-def _concurrency(service: ServicePlan) -> float:
-    return service.concurrency
-
-
-def _to_first_s(tokens_done: TokensDone) -> float | None:
-    return tokens_done.to_first_s
-
-
-def _first_p95_s(tokens_done: TokensDone) -> float | None:
-    return tokens_done.first_p95_s
-
-
-def _per_token_s(tokens_done: TokensDone) -> float | None:
-    return tokens_done.per_token_s
 
 
 def _ready(service: ServicePlan) -> float:
