@@ -12,6 +12,7 @@ from rich.text import Text
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
 from slicewise.cluster.language.service import MAX_SLOTS, whole_number
+from slicewise.cluster.language.units import counted
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.messages import DeleteRequest, ServiceView, ViewRequest
 from slicewise.cluster.rpc.order_messages import OrderRequest
@@ -173,7 +174,7 @@ def restart_service(name: Name, as_json: Json = False) -> None:
     if as_json:
         print_json(Restarted(*_which(newest), replicas))
     else:
-        _say(newest, f"{_counted(replicas)} will be replaced")
+        _say(newest, f"{counted(replicas, 'replica')} will be replaced")
 
 
 @order_app.command(
@@ -232,7 +233,7 @@ async def _wait_until_gone(daemon: DaemonClient, service: ServiceView, timeout_s
         if view.complete and not living:
             return True
         replicas = _under_way(living)
-        progress = f"waiting for {_counted(replicas)} to finish"
+        progress = f"waiting for {counted(replicas, 'replica')} to finish"
         if replicas and progress != told:
             typer.echo(progress, err=True)
             told = progress
@@ -243,7 +244,3 @@ async def _wait_until_gone(daemon: DaemonClient, service: ServiceView, timeout_s
 
 def _under_way(views: Sequence[ServiceView]) -> int:
     return sum(slot.state in _UNDER_WAY for view in views for slot in view.slots)
-
-
-def _counted(replicas: int) -> str:
-    return "1 replica" if replicas == 1 else f"{replicas} replicas"

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from slicewise.cluster.language.service import ServiceSpec
-from slicewise.cluster.language.units import slices_words
+from slicewise.cluster.language.units import counted, slices_words
 from slicewise.cluster.runtime.console import FittingTable, column
 from slicewise.cluster.slurm.sbatch import Submitted
 from slicewise.launcher.rules.engines.model_files import ModelNeeds, listed
@@ -59,7 +59,7 @@ def _replica_text(replica: ReplicaCost, most: int) -> str:
 
 
 def _needs_text(needs: ModelNeeds) -> str:
-    instances = "1 instance" if needs.instances == 1 else f"{needs.instances} instances"
+    instances = counted(needs.instances, "instance")
     versions = "version" if len(needs.versions) == 1 else "versions"
     facts = (
         f"backend {needs.backend}" if needs.backend else "",

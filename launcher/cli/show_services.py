@@ -9,7 +9,7 @@ from rich.text import Text
 from slicewise.cluster.language.audience import EVERY_TENANT
 from slicewise.cluster.language.palette import style_of
 from slicewise.cluster.language.starts import StartTrace, longest_words, total_s
-from slicewise.cluster.language.units import slices_text, slices_words
+from slicewise.cluster.language.units import counted, slices_text, slices_words
 from slicewise.cluster.rpc.messages import AdapterReport, ReplicaLoad, ServiceQuality, ServiceReport
 from slicewise.cluster.runtime.console import (
     Column,
@@ -148,7 +148,7 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
 
 
 def _reported(service: ServiceObservation, report: ServiceReport) -> Iterable[tuple[str, Text]]:
-    yield "desired", Text(f"{_replicas_words(report.desired_replicas)}: {report.reason}")
+    yield "desired", Text(f"{counted(report.desired_replicas, 'replica')}: {report.reason}")
     if report.starts:
         yield "last start", Text(_last_start(service, report.starts[-1]))
     if report.concurrency is not None:
@@ -188,8 +188,7 @@ def _adapter(adapter_report: AdapterReport) -> str:
 
 
 def _carries(report: ServiceReport) -> str:
-    count = report.concurrency
-    requests = "1 request" if count == 1 else f"{count} requests"
+    requests = counted(report.concurrency or 0, "request")
     if not report.is_concurrency_learnt:
         return f"each replica {requests} at a time"
     how = "learnt from how long requests take"
@@ -209,9 +208,8 @@ def _tokens(service: ServiceObservation, report: ServiceReport) -> str:
 
 
 def _servers(load: ReplicaLoad) -> Iterable[str]:
-    requests = "1 request" if load.running == 1 else f"{load.running:,} requests"
     wait = "waits" if load.waiting == 1 else "wait"
-    yield f"they work on {requests}, {load.waiting:,} more {wait} in them"
+    yield f"they work on {counted(load.running, 'request')}, {load.waiting:,} more {wait} in them"
     if load.kv_cache_share is not None:
         yield f"KV cache {_percent(load.kv_cache_share)} in use where it is fullest"
     if load.preemptions:
@@ -343,10 +341,6 @@ def _quality(service: ServiceObservation, service_quality: ServiceQuality) -> st
         f" {service_quality.unanswered:,} unanswered, {cold}"
         f" in the last {_span(service_quality.span_s)}"
     )
-
-
-def _replicas_words(count: int) -> str:
-    return "1 replica" if count == 1 else f"{count} replicas"
 
 
 def _quota(service: ServiceObservation) -> str:

@@ -9,12 +9,13 @@ from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.periods import clock_text
 from slicewise.cluster.language.slurm.interface import Association
+from slicewise.cluster.language.units import counted
 from slicewise.cluster.settings.file import Settings
 from slicewise.simulation.history.formats import read_history
 from slicewise.simulation.rules.cluster import REPAIR_HOURS, NodeFailures, SimulatedCluster
 from slicewise.simulation.rules.history.fitting import fitted, with_gpus_for_cpus
 from slicewise.simulation.rules.history.jobs import HistoryJob, JobHistory
-from slicewise.simulation.rules.report.figure_texts import count_text, unread_text
+from slicewise.simulation.rules.report.figure_texts import unread_text
 from slicewise.simulation.rules.runs.experiment import WARM_UP_S
 from slicewise.simulation.rules.runs.spending import spending_of
 from slicewise.simulation.rules.site.limits_of_round import own_accounts, own_qos
@@ -289,7 +290,7 @@ def _without_gpus(
             f"{who}: {no_difference}. --cpus-per-gpu N lets each ask for a GPU for N of its CPUs."
         )
     return (
-        f"{who}: each is taken to ask for one for {count_text(cpus_per_gpu, 'CPU')} that it had,"
+        f"{who}: each is taken to ask for one for {counted(cpus_per_gpu, 'CPU')} that it had,"
         " and for no CPUs or memory."
     )
 
@@ -325,10 +326,10 @@ def _notes(history: JobHistory) -> Iterator[str]:
         yield unread_text(history.unread, "the history", history.first_unread)
     if history.open_ended:
         yield (
-            f"{count_text(history.open_ended, 'job')} had not ended when the history was taken:"
+            f"{counted(history.open_ended, 'job')} had not ended when the history was taken:"
             " those that ran"
             " end there, those that waited run for their time limit."
         )
     for why, lines in sorted(history.left_out.items()):
-        yield f"{count_text(lines, 'line')} of the history left out: {why}."
+        yield f"{counted(lines, 'line')} of the history left out: {why}."
     yield from history.assumed

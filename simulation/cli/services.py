@@ -13,12 +13,13 @@ from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.service import ServiceSpec, service_spec
 from slicewise.cluster.language.slurm.unread import quoted
+from slicewise.cluster.language.units import counted
 from slicewise.launcher.services.service_file import TABLE, read_tables
 from slicewise.simulation.cli.inputs import Demand, SiteInputs
 from slicewise.simulation.history.requests import RequestTrace, read_requests
 from slicewise.simulation.rules.history.jobs import HistoryJob
 from slicewise.simulation.rules.history.traced_request import TracedRequest
-from slicewise.simulation.rules.report.figure_texts import count_text, length_text, unread_text
+from slicewise.simulation.rules.report.figure_texts import length_text, unread_text
 from slicewise.simulation.rules.services.service import SimulatedService
 from slicewise.simulation.rules.services.traffic import EngineFigures, traffic
 from slicewise.simulation.rules.site.plans import SitePlan, SlicewisePlan
@@ -148,7 +149,7 @@ def _notes(turn_s: float, arrays: frozenset[int], replayed: int) -> Iterator[str
         )
     if arrays:
         yield (
-            f"{count_text(replayed, 'past run')} of these services' replicas left out of the jobs;"
+            f"{counted(replayed, 'past run')} of these services' replicas left out of the jobs;"
             " those of generations that were gone when the snapshot was taken are replayed as jobs."
         )
 
@@ -265,11 +266,11 @@ def _notes_of(
     else:
         length = length_text(trace.requests[-1].at_s)
         yield (
-            f"{key}: {count_text(kept, 'request')}, moved to begin with the simulated time; the"
+            f"{key}: {counted(kept, 'request')}, moved to begin with the simulated time; the"
             f" trace is {length} long."
         )
     if later := len(trace.requests) - kept:
-        yield f"{key}: {count_text(later, 'later request')} left out."
+        yield f"{key}: {counted(later, 'later request')} left out."
     yield from (f"{key}: {sentence}" for sentence in trace.assumed)
     if trace.unread:
         yield unread_text(trace.unread, f"the trace of {key}", trace.first_unread)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, exp, floor, sqrt
 from operator import attrgetter
 
+from slicewise.cluster.language.units import counted
 from slicewise.launcher.rules.autoscale.arrivals import Arrivals, at_rest, learn_arrivals
 from slicewise.launcher.rules.autoscale.attainment import (
     Attainment,
@@ -726,7 +727,7 @@ def _reason(
     peak = memory.peaks[0].replicas
     said = [_load_words(look.load), *_need_words(scaling, need, look)]
     if peak > need.replicas:
-        said.append(f"{_replicas_words(peak)} kept for now, as needed moments ago")
+        said.append(f"{counted(peak, 'replica')} kept for now, as needed moments ago")
     if wanted != peak:
         said.append(
             f"at most {wanted} may run" if wanted < peak else f"at least {wanted} shall run"
@@ -830,16 +831,15 @@ def _would_do(replicas: int, now: int) -> str:
 def _load_words(load: Load) -> str:
     if not load.total:
         return "no requests now"
-    noun = "request" if load.total == 1 else "requests"
     counts = ((load.in_flight, "in progress"), (load.waiting, "waiting"))
     parts = " and ".join(f"{count} {what}" for count, what in counts if count)
-    return f"{load.total} {noun}: {parts}"
+    return f"{counted(load.total, 'request')}: {parts}"
 
 
 def _need_words(scaling: Scaling, need: ReplicaNeed, look: ServiceLook) -> Sequence[str]:
     if not need.replicas:
         return ("no replica is needed",)
-    replicas = _replicas_words(need.replicas)
+    replicas = counted(need.replicas, "replica")
     if not look.load.total:
         return (f"{replicas} kept for the next one",)
     count = ceil(need.expected - _NEARLY)
@@ -860,7 +860,3 @@ def _need_words(scaling: Scaling, need: ReplicaNeed, look: ServiceLook) -> Seque
     if not need.untold:
         return said
     return *said, f"{' and '.join(need.untold)} can't be kept: replicas do not tell such times"
-
-
-def _replicas_words(count: int) -> str:
-    return "1 replica" if count == 1 else f"{count} replicas"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from slicewise.cluster.language.periods import age_text
-from slicewise.cluster.language.units import slices_text
+from slicewise.cluster.language.units import counted, slices_text
 from slicewise.simulation.rules.report.comparison import Measure, is_far
 from slicewise.simulation.rules.runs.run_figures import (
     Estimate,
@@ -24,20 +24,15 @@ def span_text(result: SimulationResult) -> str:
     present = result.present
     return (
         f"{length_text(present.end_s - present.start_s)} of {result.cluster},"
-        f" {count_text(present.jobs, 'job')},"
+        f" {counted(present.jobs, 'job')},"
         f" {slices_text(present.capacity_millislices)} slices; seed {result.seed},"
-        f" {count_text(result.offsets, 'part')}"
+        f" {counted(result.offsets, 'part')}"
     )
-
-
-def count_text(count: int, noun: str) -> str:
-    """``1 job``, ``2,345 jobs``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def unread_text(count: int, of: str, first: str) -> str:
     """Say how many lines of a file could not be read, and where and why the first of them."""
-    lines = f"{count_text(count, 'line')} of {of} could not be read"
+    lines = f"{counted(count, 'line')} of {of} could not be read"
     return f"{lines}: {first}." if count == 1 else f"{lines}; the first is {first}."
 
 
@@ -137,7 +132,7 @@ def trust_text(check: SelfCheck | None, unchecked: str) -> str:
     error_s = abs(check.wait_mean_s - check.wait_mean_of_history_s)
     use = 100 * abs(check.utilisation - check.utilisation_of_history)
     verdict = (
-        f"With the present policy, half of {count_text(check.jobs, 'job')} waited in the simulation"
+        f"With the present policy, half of {counted(check.jobs, 'job')} waited in the simulation"
         f" within {age_text(check.wait_error_s)} of what they really waited, and"
         f" {_order_text(check.queue_order)}."
     )

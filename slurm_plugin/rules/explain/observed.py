@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from slicewise.cluster.language.codes import Code, known
+from slicewise.cluster.language.units import counted
 from slicewise.slurm_plugin.rules.common.observations import Observations, Submissions
 from slicewise.slurm_plugin.rules.quota.types import Policy
 
@@ -150,7 +151,7 @@ def observed_report(
 
 def tenant_words(tenant: ObservedTenant) -> str:
     """Say in one sentence what observing has shown of a tenant."""
-    many = "1 submission" if tenant.submissions == 1 else f"{tenant.submissions} submissions"
+    many = counted(tenant.submissions, "submission")
     jobs = f"{many}, {tenant.refused} refused, {tenant.moved_qos} moved to another QOS"
     used = f"used {_hours(tenant.used_millislice_s)}"
     if not tenant.has_quota:
