@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -176,6 +177,14 @@ def column(
 ) -> Column:
     """Build a column of any values; what is not Text is shown as it is, never read as markup."""
     return Column(heading, _texts(cells), _texts(brief), right, folds, rank)
+
+
+TO_THE_MINUTE = "%Y-%m-%d %H:%M"
+
+
+def time_text(at_s: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """Write Unix seconds as local time, to the second unless ``form`` says otherwise."""
+    return time.strftime(form, time.localtime(at_s))
 
 
 def toned(condition: str) -> Text:

@@ -1,6 +1,5 @@
 """Commands of ``slicewise key``: API keys, with which the gateway lets requests in."""
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +24,15 @@ from slicewise.cluster.rpc.new_key import KEY_PREFIX, new_key
 from slicewise.cluster.rpc.own_tenant import complete_tenant, own_tenant, typed_account
 from slicewise.cluster.rpc.read_messages import GenerationsRequest
 from slicewise.cluster.rpc.web_messages import GuestEndRequest
-from slicewise.cluster.runtime.console import Column, FittingTable, column, console, print_json
+from slicewise.cluster.runtime.console import (
+    TO_THE_MINUTE,
+    Column,
+    FittingTable,
+    column,
+    console,
+    print_json,
+    time_text,
+)
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.questions import confirm
 from slicewise.cluster.runtime.time_options import local_time
@@ -406,4 +413,4 @@ def _person(key: KeyView) -> str:
 
 
 def _day(at_s: float | None) -> str:
-    return "–" if at_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
+    return "–" if at_s is None else time_text(at_s, TO_THE_MINUTE)

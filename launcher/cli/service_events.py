@@ -1,13 +1,19 @@
 """``slicewise service events``: what happened to a service's replicas."""
 
-import time
 from collections.abc import Sequence
 
 import typer
 
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.read_messages import ServiceEvent, ServiceEventsRequest
-from slicewise.cluster.runtime.console import FittingTable, column, console, print_json, toned
+from slicewise.cluster.runtime.console import (
+    FittingTable,
+    column,
+    console,
+    print_json,
+    time_text,
+    toned,
+)
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.read import load_settings
 from slicewise.launcher.cli.service_history import HistoryName
@@ -38,14 +44,10 @@ def service_events(name: HistoryName, as_json: Json = False) -> None:
 def _table(events: Sequence[ServiceEvent]) -> FittingTable:
     return FittingTable(
         (
-            column("time", (_when(event.at_s) for event in events)),
+            column("time", (time_text(event.at_s) for event in events)),
             column("replica", (f"{event.array_job_id}_{event.slot}" for event in events)),
             column("node", (event.node or "" for event in events), rank=1),
             column("what", (toned(event.what) for event in events)),
             column("why", (event.why or "" for event in events), folds=True),
         )
     )
-
-
-def _when(at_s: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))

@@ -1,7 +1,6 @@
 """``slicewise service history``: the generations of a service, and what each has changed."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -10,7 +9,14 @@ import typer
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.messages import ViewRequest
 from slicewise.cluster.rpc.read_messages import GenerationsRequest
-from slicewise.cluster.runtime.console import FittingTable, column, console, print_json, toned
+from slicewise.cluster.runtime.console import (
+    FittingTable,
+    column,
+    console,
+    print_json,
+    time_text,
+    toned,
+)
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
@@ -70,7 +76,10 @@ def _table(past: Sequence[PastGeneration]) -> FittingTable:
     return FittingTable(
         (
             column("array job", (generation.array_job_id for generation in past), right=True),
-            column("submitted", (_when(generation.submitted_s) for generation in past)),
+            column(
+                "submitted",
+                (time_text(generation.submitted_s, "%Y-%m-%d %H:%M") for generation in past),
+            ),
             column("by", (generation.user for generation in past), rank=1),
             column(
                 "state",
@@ -79,10 +88,6 @@ def _table(past: Sequence[PastGeneration]) -> FittingTable:
             column("changes", (_changes(generation.changes) for generation in past), folds=True),
         )
     )
-
-
-def _when(at_s: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
 
 
 def _changes(changes: Sequence[KeyChange]) -> str:

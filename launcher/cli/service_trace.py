@@ -1,6 +1,5 @@
 """``slicewise service trace``: where the seconds of a service's last starts went."""
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -25,7 +24,7 @@ from slicewise.cluster.language.starts import (
 )
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.read_messages import ServiceStartsRequest
-from slicewise.cluster.runtime.console import FittingTable, column, toned
+from slicewise.cluster.runtime.console import FittingTable, column, time_text, toned
 from slicewise.cluster.runtime.output_options import Json, Watch, show
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
@@ -143,7 +142,7 @@ def _starts_table(traces: tuple[StartTrace, ...]) -> FittingTable:
     longest_s = max(map(total_s, traces))
     return FittingTable(
         (
-            column("began", (_when(min(trace.at_s.values())) for trace in traces), rank=2),
+            column("began", (time_text(min(trace.at_s.values())) for trace in traces), rank=2),
             column("replica", (f"{trace.array_job_id}_{trace.slot}" for trace in traces)),
             column("node", (trace.node for trace in traces), rank=3),
             column("class", (trace.start_class for trace in traces), rank=4),
@@ -182,7 +181,3 @@ def _bar(phases: Iterable[PhaseTime], whole_s: float) -> Text:
         bar.append("█" * (end - drawn), style=START_PHASES[phase.phase].style)
         drawn = end
     return bar
-
-
-def _when(at_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))

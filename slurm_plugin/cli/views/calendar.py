@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from slicewise.cluster.language.periods import clock_text
-from slicewise.cluster.runtime.console import FittingTable, column
+from slicewise.cluster.runtime.console import FittingTable, column, time_text
 from slicewise.slurm_plugin.cli.common.window_words import what_text, when_text, whose_text
-from slicewise.slurm_plugin.cli.views.texts import NOTHING, time_text, times_column
+from slicewise.slurm_plugin.cli.views.texts import NOTHING, times_column
 from slicewise.slurm_plugin.rules.quota.calendar import DAYS, Window, WindowRecord
 from slicewise.slurm_plugin.rules.quota.calendar_times import Span
 

@@ -12,7 +12,7 @@ from slicewise.cluster.language.documents import HIDDEN
 from slicewise.cluster.language.gpus.layouts import Placement
 from slicewise.cluster.language.gpus.mig_profiles import Board
 from slicewise.cluster.language.service import MAX_SLOTS
-from slicewise.cluster.language.units import slices_text, slices_words
+from slicewise.cluster.language.units import counted, slices_text, slices_words
 from slicewise.cluster.runtime.console import FittingTable, column
 from slicewise.slurm_plugin.cli.views.mig import bar, counts_text
 from slicewise.slurm_plugin.rules.mig.instances import InstancePlan, ServiceLoad
@@ -110,12 +110,10 @@ class ChosenInstances:
 
 def report(chosen: ChosenInstances) -> RenderableType:
     """Instances, GPUs, and what goes into the services' files."""
-    gpus = chosen.gpus
-    counted = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
     cost = slices_words(chosen.cost_millislices)
     return Group(
         _instances_table(chosen),
-        Text(f"{counted} of {chosen.board} hold them; they cost {cost}."),
+        Text(f"{counted(chosen.gpus, 'GPU')} of {chosen.board} hold them; they cost {cost}."),
         _layouts_table(chosen),
         *(Text(line) for line in _file_lines(chosen)),
     )

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from slicewise.cluster.language.units import slices_text
-from slicewise.cluster.runtime.console import FittingTable, column
-from slicewise.slurm_plugin.cli.views.texts import NOTHING, slice_hours_text, time_text
+from slicewise.cluster.language.units import counted, slices_text
+from slicewise.cluster.runtime.console import FittingTable, column, time_text
+from slicewise.slurm_plugin.cli.views.texts import NOTHING, slice_hours_text
 from slicewise.slurm_plugin.rules.explain.observed import (
     ObservedLoan,
     ObservedRefusal,
@@ -23,7 +23,7 @@ MOST_REFUSALS = 20
 def head_text(report: ObservedReport) -> str:
     """Say what the report covers."""
     modes = ", ".join(f"{many} in {mode}" for mode, many in report.modes.items()) or "none"
-    days = "1 day" if report.days == 1 else f"{report.days} days"
+    days = counted(report.days, "day")
     return f"Since {time_text(report.since_s)}, {days} recorded. Submissions decided: {modes}."
 
 

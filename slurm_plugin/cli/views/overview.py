@@ -16,7 +16,7 @@ from slicewise.cluster.language.gpus.mig_names import short_name
 from slicewise.cluster.language.palette import FIGURES, STATES, style_of
 from slicewise.cluster.language.periods import age_text
 from slicewise.cluster.language.printable import printable
-from slicewise.cluster.language.units import slices_text, slices_words
+from slicewise.cluster.language.units import counted, slices_text, slices_words
 from slicewise.cluster.rpc.overview_messages import (
     AttentionItem,
     GpuNow,
@@ -191,7 +191,7 @@ def other_services_text(count: int) -> str:
 
 def others_text(others: OtherTenants) -> str:
     """``3 other tenants: nominal 12 slices, 8 in use; 4 jobs wait for 6 slices``."""
-    count = "1 other tenant" if others.tenants == 1 else f"{others.tenants:,} other tenants"
+    count = counted(others.tenants, "other tenant")
     text = (
         f"{count}: nominal {slices_words(others.nominal_millislices)},"
         f" {slices_text(others.in_use_millislices)} in use"

@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from slicewise.cluster.rpc.read_messages import PriorityAnswer, PriorityTerm
-from slicewise.cluster.runtime.console import FittingTable, column
-from slicewise.slurm_plugin.cli.views.texts import NOTHING, time_text
+from slicewise.cluster.runtime.console import FittingTable, column, time_text
+from slicewise.slurm_plugin.cli.views.texts import NOTHING
 
 
 def screen(answer: PriorityAnswer) -> RenderableType:

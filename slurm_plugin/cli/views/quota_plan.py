@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from slicewise.cluster.language.units import slices_text
-from slicewise.cluster.runtime.console import FittingTable, column
-from slicewise.slurm_plugin.cli.views.texts import NOTHING, time_text, times_column
+from slicewise.cluster.runtime.console import FittingTable, column, time_text
+from slicewise.slurm_plugin.cli.views.texts import NOTHING, times_column
 from slicewise.slurm_plugin.rules.quota.loan_lines import LoanLine
 from slicewise.slurm_plugin.rules.quota.types import LoanChange
 

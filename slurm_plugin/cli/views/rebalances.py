@@ -11,8 +11,8 @@ from slicewise.cluster.language.rebalances import (
     StepOutcome,
     StepRecord,
 )
-from slicewise.cluster.runtime.console import Facts, FittingTable, column, console, toned
-from slicewise.slurm_plugin.cli.views.texts import NOTHING, time_text, times_column
+from slicewise.cluster.runtime.console import Facts, FittingTable, column, console, time_text, toned
+from slicewise.slurm_plugin.cli.views.texts import NOTHING, times_column, took_text
 
 _LONGEST_WHY = 80
 """Most characters of a reason in a column: longer ones filled screens, a word on each line."""
@@ -26,10 +26,10 @@ def steps_table(records: Sequence[StepRecord], did: str = "did", most: int | Non
     return FittingTable(
         (
             column("step", (record.step for record in records)),
-            column("outcome", (_outcome_cell(record) for record in records)),
+            column("outcome", (toned(record.outcome) for record in records)),
             column("saw", (_saw(record.saw) for record in records), folds=True),
             column(did, (_lines(record.did, most) for record in records), folds=True),
-            column("s", map(_seconds_cell, records), right=True, rank=1),
+            column("s", (took_text(record.took_s, 2) for record in records), right=True, rank=1),
             column("why", _whys(records), folds=True),
         )
     )
@@ -61,10 +61,6 @@ def step_notes(records: Sequence[StepRecord]) -> Iterator[str]:
         before = record.why
 
 
-def _outcome_cell(record: StepRecord) -> Text:
-    return toned(record.outcome)
-
-
 def _saw(saw: Mapping[str, object]) -> object:
     """What a step saw: ``loans 2, recalls 0``; a list, what it only planned, shows its length."""
     counts = (
@@ -79,10 +75,6 @@ def _lines(did: Sequence[str], most: int | None) -> object:
     return "; ".join((*shown, *more)) or NOTHING
 
 
-def _seconds_cell(record: StepRecord) -> object:
-    return NOTHING if record.took_s is None else f"{record.took_s:.2f}"
-
-
 def history_table(runs: Sequence[RebalanceRun]) -> FittingTable:
     """One line per run, newest first."""
     return FittingTable(
@@ -91,15 +83,11 @@ def history_table(runs: Sequence[RebalanceRun]) -> FittingTable:
             times_column("started", (int(run.started_s) for run in runs)),
             column("by", (f"{run.author} on {run.host}" for run in runs), rank=2),
             column("outcome", (toned(run.outcome) for run in runs)),
-            column("s", (_run_seconds(run) for run in runs), right=True, rank=1),
+            column("s", (took_text(run.took_s) for run in runs), right=True, rank=1),
             column("did", (_done(run) for run in runs), folds=True),
             column("not done", (_not_done(run) for run in runs), folds=True),
         )
     )
-
-
-def _run_seconds(run: RebalanceRun) -> object:
-    return NOTHING if run.took_s is None else f"{run.took_s:.1f}"
 
 
 def _done(run: RebalanceRun) -> object:

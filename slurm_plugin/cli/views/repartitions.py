@@ -14,12 +14,12 @@ from slicewise.cluster.language.gpus.repartitions import (
     RepartitionStepOutcome,
     RepartitionStepRecord,
 )
-from slicewise.cluster.runtime.console import Facts, FittingTable, column, toned
+from slicewise.cluster.runtime.console import Facts, FittingTable, column, time_text, toned
 from slicewise.slurm_plugin.cli.views.texts import (
     NOTHING,
     slice_seconds_text,
-    time_text,
     times_column,
+    took_text,
 )
 from slicewise.slurm_plugin.rules.mig.node_checks import change_text
 from slicewise.slurm_plugin.rules.mig.problem import PlanInput
@@ -122,7 +122,9 @@ def history_table(repartitions: Sequence[Repartition]) -> FittingTable:
                 "state",
                 (toned(repartition.state) for repartition in repartitions),
             ),
-            column("s", map(_seconds, repartitions), right=True),
+            column(
+                "s", (took_text(repartition.took_s) for repartition in repartitions), right=True
+            ),
             column(
                 "error",
                 (repartition.error or NOTHING for repartition in repartitions),
@@ -131,10 +133,6 @@ def history_table(repartitions: Sequence[Repartition]) -> FittingTable:
             ),
         )
     )
-
-
-def _seconds(repartition: Repartition) -> object:
-    return NOTHING if repartition.took_s is None else f"{repartition.took_s:.1f}"
 
 
 def repartition_facts(repartition: Repartition) -> Facts:
@@ -163,12 +161,8 @@ def steps_table(records: Sequence[RepartitionStepRecord]) -> FittingTable:
             column("step", (record.step for record in records)),
             column("way", (record.direction for record in records)),
             times_column("started", (int(record.started_s) for record in records), rank=1),
-            column("s", map(_step_seconds, records), right=True),
+            column("s", (took_text(record.took_s, 2) for record in records), right=True),
             column("outcome", (record.outcome for record in records)),
             column("what", (record.words or NOTHING for record in records), folds=True),
         )
     )
-
-
-def _step_seconds(record: RepartitionStepRecord) -> object:
-    return NOTHING if record.took_s is None else f"{record.took_s:.2f}"

@@ -9,7 +9,7 @@ from rich.text import Text
 from slicewise.cluster.language.documents import HIDDEN
 from slicewise.cluster.language.meters import BUDGETED
 from slicewise.cluster.language.units import slices_text, slices_words
-from slicewise.cluster.runtime.console import Column, Facts, FittingTable, column
+from slicewise.cluster.runtime.console import Column, Facts, FittingTable, column, time_text
 from slicewise.slurm_plugin.cli.views.texts import (
     NOTHING,
     amount_text,
@@ -17,7 +17,6 @@ from slicewise.slurm_plugin.cli.views.texts import (
     reset_text,
     slice_hours_text,
     slices_cells,
-    time_text,
     times_column,
 )
 from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus, Details, TenantStatus

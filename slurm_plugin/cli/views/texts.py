@@ -1,23 +1,22 @@
 """Texts and columns that the operator's tables share."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from decimal import Decimal
 
 from rich.text import Text
 
 from slicewise.cluster.language.meters import SLICES, Meter
 from slicewise.cluster.language.units import slices_text
-from slicewise.cluster.runtime.console import Column, column
+from slicewise.cluster.runtime.console import Column, column, time_text
 
 NOTHING = Text("–", style="dim")
 
 _TIME, _BRIEF_TIME = "%Y-%m-%d %H:%M:%S", "%m-%d %H:%M:%S"
 
 
-def time_text(second: int, form: str = _TIME) -> str:
-    """Write Unix seconds as local time, to the second unless ``form`` says otherwise."""
-    return datetime.fromtimestamp(second, tz=UTC).astimezone().strftime(form)
+def took_text(took_s: float | None, digits: int = 1) -> object:
+    """Write how many seconds something took; nothing while it is under way."""
+    return NOTHING if took_s is None else f"{took_s:.{digits}f}"
 
 
 def reset_text(second: int | None) -> str:

@@ -7,9 +7,9 @@ from rich.text import Text
 
 from slicewise.cluster.language.units import slices_text
 from slicewise.cluster.rpc.read_messages import WhyAnswer, WhyRow, WhyTable
-from slicewise.cluster.runtime.console import Column, FittingTable, column
+from slicewise.cluster.runtime.console import Column, FittingTable, column, time_text
 from slicewise.cluster.runtime.wall_clock import wall_s
-from slicewise.slurm_plugin.cli.views.texts import NOTHING, time_text
+from slicewise.slurm_plugin.cli.views.texts import NOTHING
 
 
 def screen(answer: WhyAnswer) -> RenderableType:

@@ -9,13 +9,9 @@ from printed_text import printed_text
 from slicewise.cluster.language.meters import SLICES, TOKENS
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
-from slicewise.cluster.runtime.console import plain
+from slicewise.cluster.runtime.console import plain, time_text
 from slicewise.slurm_plugin.cli.views import budgets, ledger, tenants
-from slicewise.slurm_plugin.cli.views.texts import (
-    slice_hours_text,
-    slice_seconds_text,
-    time_text,
-)
+from slicewise.slurm_plugin.cli.views.texts import slice_hours_text, slice_seconds_text
 from slicewise.slurm_plugin.rules.accounting.overview import (
     Details,
     TenantStatus,
