@@ -16,7 +16,6 @@ pytestmark = pytest.mark.integration
 
 PROJECT = Path(__file__).resolve().parents[2]
 DIRECTORY = path_for("demo")
-TRIES = 2
 
 
 def demo(reports: Path) -> "subprocess.Popen[str]":
@@ -30,17 +29,6 @@ def demo(reports: Path) -> "subprocess.Popen[str]":
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-def borrowed_too_late(report: Path) -> bool:
-    """Whether the only promise not kept is that a service runs on borrowed quota.
-
-    A launcher that could not look for ten seconds gives nothing back for a minute, and the other
-    tenant's load is over by then. So it is where the machine stalls.
-    """
-    promises = json.loads(report.read_text())["promises"] if report.exists() else []
-    missed = [one["shortfall"] for one in promises if not one["is_kept"]]
-    return bool(missed) and all("never ran on borrowed quota" in why for why in missed)
 
 
 def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_run_keeps_every_promise(
@@ -57,12 +45,8 @@ def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_run_keeps_every_promis
     assert process.leftovers(DIRECTORY, ()) == ()
     assert not DIRECTORY.exists()
 
-    said = ""
-    for _ in range(TRIES):
-        second = demo(tmp_path)
-        said, _ = second.communicate(timeout=1800)
-        if not borrowed_too_late(tmp_path / "demo.json"):
-            break
+    second = demo(tmp_path)
+    said, _ = second.communicate(timeout=1800)
     assert second.returncode == 0, said
     assert process.leftovers(DIRECTORY, ()) == ()
     assert not DIRECTORY.exists()

@@ -54,10 +54,10 @@ _HOLD_LOADS = 0.5
 """Share of a model's loading time for which a need that has passed still counts; less makes the
 number of replicas flap."""
 _SETTLE_S = 60.0
-"""Seconds after the launcher's start during which nothing shrinks."""
+"""Seconds after the launcher's start during which nothing shrinks, and the most after a gap."""
 _GAP_S = 10.0
-"""Seconds between two looks from which on the pause counts as a restart: how busy the replicas were
-meanwhile is unknown."""
+"""Seconds between two looks from which on nothing is learnt of the gap: how busy the replicas were
+meanwhile is unknown. Nothing shrinks for as long afterwards."""
 _LEAST_HORIZON_S, _MOST_HORIZON_S = 3.0, 600.0
 _RAREST_S = 36.0
 """Lowest request rate that is priced as it is: one request in this many seconds. A service with
@@ -229,7 +229,8 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
         return replace(memory, seen=seen, delays=delays, idle=idle, rests=rests)
     elapsed_s = look.at_s - before.at_s
     if elapsed_s > _GAP_S:
-        settled = Peak(look.at_s + _SETTLE_S, look.supply.coming)
+        # What was missed may come again within as long a time.
+        settled = Peak(look.at_s + min(elapsed_s, _SETTLE_S), look.supply.coming)
         peaks = _remember(memory.peaks, settled, look.at_s)
         attained = replace(memory.attained, waiting=())
         memory = replace(memory, attained=attained, peaks=peaks)

@@ -148,6 +148,24 @@ def test_zero_only_when_a_pause_is_long_for_the_service():
     assert decisions[-1].wanted == 0
 
 
+@pytest.mark.parametrize("gap_s", [12, 30, 300])
+def test_after_a_gap_between_looks_nothing_shrinks_for_as_long_and_for_a_minute_at_most(gap_s: int):
+    """A stall of the machine by eleven seconds kept idle replicas from others for a minute."""
+    eager = replace(SCALING, keep_alive_s=1.0)
+    memory, (*_, last) = lived(60, steady(2.0), eager)
+    ready, seen = last.wanted, memory.seen
+    assert ready > 1
+    load = Load(0, arrived=seen.arrived, answered=seen.arrived)
+    held_s = 0
+    for second in range(180):
+        look = ServiceLook(59.0 + gap_s + second, load, Supply(ready=ready))
+        memory, decision = autoscale(eager, memory, look)
+        if decision.wanted < ready:
+            break
+        held_s = second
+    assert min(gap_s, 60) - 1 <= held_s <= min(gap_s, 60) + 1
+
+
 @pytest.mark.parametrize("rest_s", [20, 300, 3000])
 def test_a_request_after_a_rest_wakes_one_replica_whatever_the_service_did_before(rest_s: int):
     """The demo's service: woken, 23 requests a second of 0.2 s each, then none, then one."""
