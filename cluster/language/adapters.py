@@ -6,12 +6,11 @@ adapter never takes the name of a service, nor of another service's adapter.
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
-from urllib.parse import parse_qsl
+from typing import Annotated
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from slicewise.cluster.language.environment import ENCODED_BYTES, encoded
+from slicewise.cluster.language.environment import ENCODED_BYTES, sorted_pairs
 
 MOST_ADAPTERS = 32
 """Adapters of one service at most."""
@@ -49,21 +48,10 @@ def _adapters(value: object) -> tuple[tuple[str, str], ...]:
 
     ValueError for a name, a path or a number of them that is refused.
     """
-    pairs = _pairs(value)
-    if len({name for name, _ in pairs}) != len(pairs) or not all(map(_is_allowed, pairs)):
-        raise ValueError("a name or a path")
-    if len(pairs) > MOST_ADAPTERS or len(encoded(pairs)) > ENCODED_BYTES:
+    adapters = sorted_pairs(value, _is_allowed)
+    if len(adapters) > MOST_ADAPTERS:
         raise ValueError("too many")
-    return tuple(sorted(pairs))
-
-
-def _pairs(value: Any) -> list[tuple[str, str]]:
-    if isinstance(value, str):
-        pairs = parse_qsl(value, keep_blank_values=True, strict_parsing=True, errors="strict")
-        return pairs if value else []
-    if isinstance(value, Mapping):
-        return list(value.items())
-    raise ValueError("not a table")
+    return adapters
 
 
 def _is_allowed(pair: tuple[object, object]) -> bool:

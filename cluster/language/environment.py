@@ -1,7 +1,7 @@
 """Variables of a service's server, and their form as one word of a ``#SLICEWISE`` line."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, quote
 
@@ -37,10 +37,20 @@ def _variables(value: object) -> tuple[tuple[str, str], ...]:
 
     ValueError for a name, a value or a length that is refused.
     """
+    return sorted_pairs(value, _is_allowed)
+
+
+def sorted_pairs(
+    value: object, is_allowed: Callable[[tuple[object, object]], bool]
+) -> tuple[tuple[str, str], ...]:
+    """The pairs of a table of texts, or of a directive's text, sorted by name.
+
+    ValueError for a name that comes twice, a pair that is not allowed, or too many.
+    """
     pairs = _pairs(value)
     if len({name for name, _ in pairs}) != len(pairs):
         raise ValueError("a name twice")
-    if not all(_is_allowed(pair) for pair in pairs):
+    if not all(map(is_allowed, pairs)):
         raise ValueError("a name or a value")
     if len(encoded(pairs)) > ENCODED_BYTES:
         raise ValueError("too long")
