@@ -28,7 +28,7 @@ from slicewise.slurm_plugin.ledger.tables import (
     service_generations,
     service_orders,
 )
-from slicewise.slurm_plugin.ledger.usage_tables import usage_gateways, usage_records
+from slicewise.slurm_plugin.ledger.usage_tables import usage_gateways
 
 BASE = "base"
 """The revision before the first: no tables."""
@@ -72,10 +72,8 @@ _TAKEN = ("locks",)
 _REPLACED = ("recalls",)
 """Tables that are replaced as a whole together with the loans. None of it is money."""
 
-NEVER_CHANGED = frozenset(
-    table.name for table in usage_records.metadata.tables.values() if table.schema == SCHEMA
-).difference(_KEPT, _ADDED, _JOURNALS, _FORGOTTEN, _TAKEN, _REPLACED)
-"""Tables of which no duty changes or deletes a row: what was booked and decided."""
+CHANGED = (*_KEPT, *_ADDED, *_JOURNALS, *_TAKEN, *_REPLACED)
+"""Tables of which a duty changes or deletes rows. The others are what was booked and decided."""
 
 _CALLED = ("enter_budget", "lock_policy", "seal_state")
 """Functions that operators and the daemon call, so that they need no right to write entries."""

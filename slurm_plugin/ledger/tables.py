@@ -16,7 +16,6 @@ from sqlalchemy import (
     DateTime,
     Double,
     Integer,
-    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -173,15 +172,6 @@ budget_entries = ledger_table(
     *texts("key", "meter"),
 )
 
-shared_hours = ledger_table(
-    "shared_hours",
-    *number_keys("run_id", "hour_s"),
-    Column("number", Integer),
-    *numbers("from_s", "until_s", "amount", "requests", "busy_ms"),
-    *jsons("weights", "idle"),
-    *times("recorded_at"),
-)
-
 share_entries = ledger_table(
     "share_entries",
     *number_keys("id"),
@@ -191,15 +181,6 @@ share_entries = ledger_table(
     *texts("tenant", "payer", "part"),
     *numbers("amount"),
     *times("recorded_at"),
-)
-
-share_days = ledger_table(
-    "share_days",
-    *keys("cluster"),
-    Column("day", Date, primary_key=True),
-    *keys("tenant", "payer", "service", "owner_payer"),
-    *numbers("token_millislice_s", "idle_millislice_s"),
-    *jsons("weights"),
 )
 
 transfers = ledger_table(
@@ -212,18 +193,6 @@ transfers = ledger_table(
     *times("recorded_at"),
     *numbers("budget_entry_id", "share_entry_id"),
 )
-
-seals = ledger_table(
-    "seals",
-    *number_keys("id"),
-    *numbers(
-        "last_transfer_id", "last_change_id", "last_window_id", "last_window_end_id", "transfers"
-    ),
-    Column("hash", LargeBinary),
-    *times("recorded_at"),
-)
-
-sealed_states = ledger_table("sealed_states", *keys("cluster", "kind"), Column("hash", LargeBinary))
 
 open_reservations = ledger_table(
     "open_reservations", *number_keys("run_id"), *numbers("reserved", "posted")

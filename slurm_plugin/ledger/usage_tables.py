@@ -6,7 +6,6 @@ from sqlalchemy import (
     Date,
     Double,
     Integer,
-    LargeBinary,
     TableClause,
     column,
     table,
@@ -39,16 +38,6 @@ usage_records = ledger_table(
     *texts("outcome"),
 )
 
-usage_hours = ledger_table(
-    "usage_hours",
-    *keys("cluster"),
-    *number_keys("hour_s"),
-    Column("day", Date, primary_key=True),
-    *keys("payer", "service"),
-    *number_keys(*_RUN),
-    *numbers("requests", *_TOKENS),
-)
-
 usage_runs = ledger_table("usage_runs", *keys("cluster"), *number_keys(*_RUN), *numbers(*_TOKENS))
 
 usage_days = ledger_table(
@@ -76,14 +65,6 @@ usage_months = ledger_table(
     Column("month", Date, primary_key=True),
     *keys("payer", "person", "key_id"),
     *numbers("tokens"),
-)
-
-forgotten_persons = ledger_table(
-    "forgotten_persons",
-    *keys("cluster"),
-    Column("person", LargeBinary, primary_key=True),
-    *keys("payer"),
-    *numbers("before_ms"),
 )
 
 allowances = ledger_table(
