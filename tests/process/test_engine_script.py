@@ -402,7 +402,8 @@ def test_a_server_reads_its_model_on_the_node(
         told_of = ("srun",) if container["runtime"] == "pyxis" else ("apptainer", "environment")
         mounts = "\n".join(line for program in told_of for line in words(told, program))
         assert f"{told}/models:{told}/models" in mounts
-        assert re.search(rf"[=,]{entry}/models(:{entry}/models)?(,|$)", mounts, re.MULTILINE)
+        # Nobody else reads the copy while this one does, but the next start will.
+        assert re.search(rf"[=,]{entry}/models:{entry}/models:ro(,|$)", mounts, re.MULTILINE)
 
 
 def test_what_a_server_reads_is_locked_for_as_long_as_its_job_runs(told: Path, cache: Path):
@@ -419,8 +420,27 @@ def test_without_a_copy_the_server_reads_the_repository(told: Path, cache: Path)
     repository = str(told / "models")
     cache.chmod(0o777)
     log = run(told, cache=cache, model_repository=repository)
-    assert weights_line(log) == ["source", "0", f"{cache} has mode 0777, not 1777"]
+    why = f"{cache} has mode 0777: others can replace what is in it"
+    assert weights_line(log) == ["source", "0", why]
     assert f"--model-repository={repository}" in words(told, "tritonserver")
+
+
+@pytest.mark.parametrize(
+    ("flock", "why"),
+    [
+        ("echo 'flock: no such program' >&2; exit 127", "flock: no such program"),
+        ("exit 1", "another job has it"),
+    ],
+)
+def test_a_copy_that_cannot_be_locked_is_not_read(told: Path, cache: Path, flock: str, why: str):
+    """It could be removed while it is."""
+    stand_in = told / "bin" / "flock"
+    stand_in.write_text(f'#!/bin/bash\n[ "$1" != --shared ] || [ $# = 2 ] || {{ {flock}; }}\n')
+    stand_in.chmod(0o755)
+    log = run(told, cache=cache, model_repository=str(told / "models"))
+    outcome, _, where = weights_line(log)
+    (entry,) = (cache / str(os.geteuid())).iterdir()
+    assert (outcome, where) == ("source", f"{entry} can't be locked: {why}")
 
 
 def stand_in_for_weights(told: Path, text: str) -> None:
