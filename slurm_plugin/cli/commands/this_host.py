@@ -405,7 +405,8 @@ def node_spaces(config: Mapping[str, str], name: str) -> tuple[Space, ...]:
 
 def node_cache_facts(folder: Path) -> NodeCacheFacts:
     """Return what is to be checked of the folder of ``launcher.node_cache`` on this node."""
-    way = way_to(folder)
+    # As weights.py, which gives servers no path by a link.
+    way = way_to(os.path.realpath(folder))
     if way.target is None or not S_ISDIR(way.target.mode):
         return NodeCacheFacts(str(folder), way.target)
     homes = {}
@@ -414,7 +415,7 @@ def node_cache_facts(folder: Path) -> NodeCacheFacts:
             # A link is no folder, wherever it leads.
             if home.name.isdecimal():
                 homes[home.name] = inode_of(str(home))
-    return NodeCacheFacts(str(folder), way.target, file_system(folder), homes)
+    return NodeCacheFacts(str(folder), way.target, file_system(folder), homes, way.folders)
 
 
 def _users(settings: Settings, *, is_controller: bool) -> Mapping[str, bool]:

@@ -171,12 +171,14 @@ class NodeCacheFacts:
         inode: owner and mode of what is there; None if nothing is, or not to be seen.
         file_system: the kind of its file system, as the kernel has it; "" if unknown.
         homes: folders of users in it, by their names.
+        above: the folders that it lies in, without links.
     """
 
     folder: str
     inode: Inode | None = None
     file_system: str = ""
     homes: Mapping[str, Inode] = field(default_factory=dict, hash=False)
+    above: tuple[Inode, ...] = ()
 
 
 @dataclass(frozen=True)

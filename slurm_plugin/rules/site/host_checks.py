@@ -267,7 +267,15 @@ def node_cache_checks(facts: NodeCacheFacts) -> Iterator[Finding]:
             advice="Remove it, or name another one.",
         )
         return
-    if inode.uid != 0 or (inode.mode & _OTHERS_WRITE and not inode.mode & S_ISVTX):
+    for above in filter(_lets_replace, facts.above):
+        yield warning(
+            Code.NODE_CACHE,
+            f"{above.path}, on the way to {folder} (launcher.node_cache), has {above.whose}",
+            f"others than root can replace it: {why}",
+            Mend(Place.NODE, f"chown root {quote(above.path)}"),
+            Mend(Place.NODE, f"chmod go-w {quote(above.path)}"),
+        )
+    if _lets_replace(inode):
         problem = f"{folder} (launcher.node_cache) has {inode.whose}, not mode 1777, root:root"
         yield warning(Code.NODE_CACHE, problem, why, *mends)
     elif not inode.mode & _WORLD_WRITES:
@@ -295,6 +303,11 @@ def node_cache_checks(facts: NodeCacheFacts) -> Iterator[Finding]:
                 f"jobs of user {name} keep nothing there",
                 Mend(Place.NODE, f"rm -rf {quote(home.path)}"),
             )
+
+
+def _lets_replace(folder: Inode) -> bool:
+    """Whether others than root can put something else in the place of what lies there."""
+    return folder.uid != 0 or bool(folder.mode & _OTHERS_WRITE and not folder.mode & S_ISVTX)
 
 
 _CACHE_CONF = "/etc/tmpfiles.d/slicewise-node-cache.conf"

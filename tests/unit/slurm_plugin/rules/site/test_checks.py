@@ -287,12 +287,16 @@ IN_OBSERVE = replace(WANTED, mode="observe")
 
 
 CACHE, HOME = Inode("/local/w", 0o41777), Inode("/local/w/7", 0o40700, 7)
+ABOVE = Inode("/local", 0o40755)
 
 
 def node_cache(
-    inode: Inode | None = CACHE, file_system: str = "xfs", home: Inode = HOME
+    inode: Inode | None = CACHE,
+    file_system: str = "xfs",
+    home: Inode = HOME,
+    above: Inode = ABOVE,
 ) -> Iterable[Finding]:
-    return node_cache_checks(NodeCacheFacts("/local/w", inode, file_system, {"7": home}))
+    return node_cache_checks(NodeCacheFacts("/local/w", inode, file_system, {"7": home}, (above,)))
 
 
 PLANTED = [
@@ -475,6 +479,8 @@ PLANTED = [
     ("SW-NODE-CACHE", WARNING, node_cache(Inode("/local/w", 0o40777))),
     ("SW-NODE-CACHE", WARNING, node_cache(Inode("/local/w", 0o40755))),
     ("SW-NODE-CACHE", WARNING, node_cache(Inode("/local/w", 0o41777, 7, 7, "eve", "eve"))),
+    ("SW-NODE-CACHE", WARNING, node_cache(above=Inode("/local", 0o40775))),
+    ("SW-NODE-CACHE", WARNING, node_cache(above=Inode("/local", 0o40755, 7, 7, "eve", "eve"))),
     ("SW-NODE-CACHE", WARNING, node_cache(file_system="lustre")),
     ("SW-NODE-CACHE", HINT, node_cache(file_system="tmpfs")),
     ("SW-NODE-CACHE", WARNING, node_cache(home=Inode("/local/w/7", 0o40700, 8))),
