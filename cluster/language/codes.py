@@ -930,7 +930,10 @@ class Code(StrEnum):
         same, and read `model_repository`.
 
         Make the folder of `launcher.node_cache` on a disk of the node, root's with mode 1777; the
-        finding has the command. Remove a folder in it that is not the user's whose number it has.
+        finding has the command. The folders above it are root's, and nobody else writes there, or
+        they are sticky. Remove a folder in it that is not the user's whose number it has.
+        Nothing is copied from a file system that has no time of a file's last change (ctime): the
+        replica's log says `weights=source` and why.
         """)
     NODE_DOWN = ("SW-NODE-DOWN", Area.GPUS, ExitCode.FAILED, """
         GPU nodes are down, fail, are drained or have registered with other GPUs; or a managed

@@ -17,9 +17,9 @@ removed. Locks go with those who held them, so a job that was killed leaves none
 
 KEY stands for the source's files: path, size, times, device, inode and mode of each. To compare
 contents, one would read all that the copy saves to read. No user can set the time of a file's last
-change (ctime), so a file that was written again and has its old time is seen, too: not where a
-file system has none of its own, as on FUSE and in images. Each file is opened before it is looked
-at: NFS asks its server then, and answers from memory otherwise.
+change (ctime), so a file that was written again and has its old time is seen, too. Files of a file
+system that has no such time of its own, as FUSE's and images, are not copied. Each file is opened
+before it is looked at: NFS asks its server then, and answers from memory otherwise.
 
 This file travels inside the batch script and runs on the node, as the job's user, with nothing but
 Python 3.8 and its standard library.
@@ -51,11 +51,21 @@ MOST_FILES = 100_000
 """Of one model repository: each is looked at twice before its first server starts."""
 _FREE_SHARE = 0.05
 """Share of the disk that is left free: others use it, too."""
+_UNUSED_S = 30 * 24 * 3600.0
+"""Seconds after which a copy goes that no start has used, whether its room is needed or not."""
 _TRIES = 3
+_WAIT_S = 60.0
+"""Seconds that a start waits for who has locked something and gets nowhere."""
+_LEAST_BYTES = 256 << 20
+"""What a copy must write in ``_WAIT_S`` so that others go on waiting for it."""
+_POLL_S = 0.05
 _CHUNK_BYTES = 8 << 20
 _KEY = re.compile(r"[0-9a-f]{32}")
 _PART, _GONE = ".part", ".gone."
 _IN_MEMORY = ("tmpfs", "ramfs")
+_TIMELESS = ("squashfs", "erofs", "iso9660", "udf", "cramfs", "romfs", "vfat", "msdos", "exfat")
+"""File systems that keep no time of a file's last change; of FUSE some do."""
+_SECOND_NS = 10**9
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _BYTECODE = "__pycache__"
 """What Python keeps of a model's modules: a server may write it, and it is no part of the model."""
@@ -71,6 +81,15 @@ class NotCachedError(Exception):
 
 class SourceChangedError(Exception):
     """The repository is no longer as it was when its copy began."""
+
+
+class FullError(Exception):
+    """The disk, or the user's quota there, is full, whatever it says of its free room."""
+
+    def __init__(self, words: str, lacking: int) -> None:
+        """``lacking`` bytes of the copy are not written."""
+        super().__init__(words)
+        self.lacking = max(1, lacking)
 
 
 class File(NamedTuple):
@@ -143,6 +162,23 @@ class WantedFiles(NamedTuple):
             raise NotCachedError(f"{self.repository} has no file that is read")
         return Tree(tuple(sorted(folders)), tuple(sorted(files)))
 
+    def require_change_times(self, tree: Tree) -> None:
+        """Raise NotCachedError if a file could be another one that looks the same.
+
+        A file system without times of changes gives those of contents, which users set. Elsewhere
+        both are the same of a file that was just written, and never a whole second.
+        """
+        kinds = _kinds()
+        for file in tree.files:
+            kind = kinds.get(file.device, "")
+            has_none = kind.startswith("fuse") or kind in _TIMELESS
+            is_whole = file.mtime_ns % _SECOND_NS == 0
+            if file.ctime_ns == file.mtime_ns and (has_none or is_whole):
+                raise NotCachedError(
+                    f"{self.repository}/{file.path} has no time of its last change (ctime), by"
+                    f" which another file in its place would be seen{kind and f': {kind}'}"
+                )
+
     def key(self, tree: Tree) -> str:
         """Return the name of a copy of these files."""
         return hashlib.sha256(repr((*self, *tree)).encode()).hexdigest()[:32]
@@ -192,9 +228,9 @@ def _opened(path: Path, flags: int = os.O_RDONLY | os.O_NONBLOCK, mode: int = 0)
 
 
 @contextmanager
-def _opened_folder(path: Path, *, is_link_followed: bool = False) -> Iterator[int]:
+def _opened_folder(path: Path) -> Iterator[int]:
     try:
-        folder = os.open(path, _FOLDER | (0 if is_link_followed else os.O_NOFOLLOW))
+        folder = os.open(path, _FOLDER | os.O_NOFOLLOW)
     except NotADirectoryError:  # Of a link, too.
         raise NotCachedError(f"{path} is no folder") from None
     try:
@@ -212,9 +248,13 @@ class Cache:
         Raises NotCachedError if another user could change it, or has taken its place.
         """
         self._most_bytes = most_bytes
-        self._home = Path(folder, str(os.geteuid()))
-        with _opened_folder(Path(folder), is_link_followed=True) as root:
-            _require_sticky(Path(folder), os.fstat(root))
+        # A server gets the path without links: who may replace one leads it nowhere else.
+        root = Path(os.path.realpath(folder))
+        for above in root.parents:
+            _require_sticky(above, above.stat())
+        with _opened_folder(root) as opened:
+            _require_sticky(root, os.fstat(opened))
+        self._home = root / str(os.geteuid())
         with suppress(FileExistsError):
             self._home.mkdir(0o700)
         with _opened_folder(self._home) as home:
@@ -228,7 +268,8 @@ class Cache:
         """Raise NotCachedError if this cache is memory, and the job has too little for a copy."""
         job_mib = os.environ.get("SLURM_MEM_PER_NODE", "")
         needed_mib = 2 * _mib(needed_bytes)
-        if _is_in_memory(self._home) and job_mib.isdigit() and 0 < int(job_mib) < needed_mib:
+        is_in_memory = _kinds().get(self._home.stat().st_dev) in _IN_MEMORY
+        if is_in_memory and job_mib.isdigit() and 0 < int(job_mib) < needed_mib:
             raise NotCachedError(
                 f"{self._home} is memory, where a copy counts as this job's: that needs"
                 f" memory_mib = {needed_mib}"
@@ -238,11 +279,12 @@ class Cache:
         """Whether a copy of these files is here; one that somebody has changed is removed."""
         try:
             with _opened_folder(self.path(key)) as entry:
-                fcntl.flock(entry, fcntl.LOCK_SH)
+                _lock(entry, fcntl.LOCK_SH, self.path(key))
                 if not _is_at(entry, self.path(key)):
                     return False
                 if self._is_copy(key, tree):
                     os.utime(entry)
+                    self._clear()
                     return True
         except FileNotFoundError:
             return False
@@ -264,10 +306,11 @@ class Cache:
         copied = [(file.path, file.size, file.mtime_ns) for file in tree.files]
         return (sorted(folders), sorted(files)) == (list(tree.folders), copied)
 
-    def is_copied(self, key: str, tree: Tree, wanted: WantedFiles) -> bool:
+    def is_copied(self, key: str, tree: Tree, wanted: WantedFiles, lacking: int = 0) -> bool:
         """Whether the files were copied; False if another job may have done it meanwhile.
 
-        Raises SourceChangedError, and OSError if the disk is full.
+        As many bytes as were ``lacking`` are made room for, too. Raises SourceChangedError, and
+        FullError.
         """
         part = self.path(key + _PART)
         folder = self._begun(part)
@@ -276,17 +319,7 @@ class Cache:
         try:
             if self.path(key).exists():
                 return False
-            self._take_room(part, tree)
-            firsts = tree.distinct
-            for file in firsts.values():
-                _copy(Path(wanted.repository, file.path), part / MODELS / file.path, file)
-            for file in tree.files:
-                first = firsts[file.content]
-                if file != first:
-                    os.link(part / MODELS / first.path, part / MODELS / file.path)
-            for name in (*tree.folders, ""):
-                _sync(part / MODELS / name)
-            _sync(part)
+            self._fill(part, tree, wanted, lacking)
             if wanted.look() != tree:
                 raise SourceChangedError
             if not self._is_copy(part.name, tree):
@@ -298,6 +331,25 @@ class Cache:
             if _is_at(folder, part):
                 _remove_tree(part)
             os.close(folder)
+
+    def _fill(self, part: Path, tree: Tree, wanted: WantedFiles, lacking: int) -> None:
+        try:
+            self._take_room(part, tree, lacking)
+            firsts = tree.distinct
+            for file in firsts.values():
+                _copy(Path(wanted.repository, file.path), part / MODELS / file.path, file)
+            for file in tree.files:
+                first = firsts[file.content]
+                if file != first:
+                    os.link(part / MODELS / first.path, part / MODELS / file.path)
+            for name in (*tree.folders, ""):
+                _sync(part / MODELS / name)
+            _sync(part)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            unwritten = tree.distinct_bytes - _bytes_in(part)[1]
+            raise FullError(f"{self._home}: {error.strerror}", unwritten) from None
 
     def _begun(self, part: Path) -> int | None:
         """Return a folder for a copy, empty and locked.
@@ -311,47 +363,50 @@ class Cache:
             folder = os.open(part, _FOLDER | os.O_NOFOLLOW)
         except FileNotFoundError:
             return None
+        is_begun = False
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_begun = _is_at(folder, part)
         except BlockingIOError:
             sys.stderr.write("weights: waiting for another job's copy of this model\n")
             sys.stderr.flush()
-            fcntl.flock(folder, fcntl.LOCK_SH)
-        else:
-            if _is_at(folder, part):
-                for left in part.iterdir():
-                    _remove_tree(left)
-                return folder
-        os.close(folder)
-        return None
+            _lock(folder, fcntl.LOCK_SH, part)
+        finally:
+            if not is_begun:
+                os.close(folder)
+        if is_begun:
+            for left in part.iterdir():
+                _remove_tree(left)
+        return folder if is_begun else None
 
-    def _take_room(self, part: Path, tree: Tree) -> None:
+    def _take_room(self, part: Path, tree: Tree, lacking: int) -> None:
         """Make all folders, and empty files at their full size, once there is room for them.
 
         So other jobs see how much is taken before it is written.
         """
         with _opened_folder(self._home) as home:
-            fcntl.flock(home, fcntl.LOCK_EX)
+            _lock(home, fcntl.LOCK_EX, self._home)
             self._clear(part.name)
-            self._make_room(tree.distinct_bytes)
+            self._make_room(tree.distinct_bytes, lacking)
             for name in ("", *tree.folders):
                 (part / MODELS / name).mkdir(0o700)
             for file in tree.distinct.values():
                 with _opened(part / MODELS / file.path, _NEW, file.copied_mode) as target:
                     os.ftruncate(target, file.size)
 
-    def _clear(self, own_part: str) -> None:
-        """Remove what killed jobs have left."""
+    def _clear(self, own_part: str = "") -> None:
+        """Remove what killed jobs have left, and what no start has used for long."""
         for path in self._home.iterdir():
             if _GONE in path.name:
                 _remove_tree(path)
-            elif path.name.endswith(_PART) and path.name != own_part:
+            elif path.name != own_part and (path.name.endswith(_PART) or _is_unused(path)):
                 self._is_dropped(path.name)
 
-    def _make_room(self, needed_bytes: int) -> None:
+    def _make_room(self, needed_bytes: int, lacking: int) -> None:
         """Remove what was used least recently, as much as must be.
 
-        Raises NotCachedError, and removes nothing, if all that no job reads is not enough.
+        That is ``lacking`` bytes at least: the disk was full, whatever it says. Raises
+        NotCachedError, and removes nothing, if all that no job reads is not enough.
         """
         if needed_bytes > self._most_bytes:
             raise NotCachedError(f"{_mib(needed_bytes)} MiB are more than node_cache_gib allows")
@@ -363,7 +418,7 @@ class Cache:
         # What other jobs are about to write is no longer free.
         free = int((disk.f_bavail - _FREE_SHARE * disk.f_blocks) * disk.f_frsize)
         free -= sum(size - written for size, written in parts)
-        missing = needed_bytes - min(free, self._most_bytes - taken)
+        missing = max(lacking, needed_bytes - min(free, self._most_bytes - taken))
         locked: dict[str, int] = {}
         try:
             for name, size in entries:
@@ -377,10 +432,6 @@ class Cache:
         finally:
             for entry in locked.values():
                 os.close(entry)
-
-    def is_oldest_dropped(self) -> bool:
-        """Whether the entry was removed that was used least recently, of those no job reads."""
-        return any(self._is_dropped(name) for name, _ in self._entries())
 
     def _entries(self) -> Sequence[tuple[str, int]]:
         """Return whole copies and their bytes, the least recently used first."""
@@ -423,12 +474,15 @@ class Cache:
 
 
 def _require_sticky(folder: Path, status: os.stat_result) -> None:
-    """Raise NotCachedError if somebody could put another folder in the place of a user's."""
+    """Raise NotCachedError if another user could put something else in the place of what is here.
+
+    In a folder that others write to, as /tmp, nobody moves what is root's or this user's.
+    """
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid not in (0, os.geteuid()):
         raise NotCachedError(f"{folder} is user {status.st_uid}'s, not root's")
     if mode & _OTHERS_WRITE and not mode & stat.S_ISVTX:
-        raise NotCachedError(f"{folder} has mode {mode:04o}, not 1777")
+        raise NotCachedError(f"{folder} has mode {mode:04o}: others can replace what is in it")
 
 
 def _require_private(home: Path, status: os.stat_result) -> None:
@@ -477,15 +531,40 @@ def _bytes_in(folder: Path) -> tuple[int, int]:
     return sum(size for size, _ in sizes.values()), sum(written for _, written in sizes.values())
 
 
-def _is_in_memory(path: Path) -> bool:
-    device = path.stat().st_dev
-    name = f"{os.major(device)}:{os.minor(device)}"
+def _kinds() -> dict[int, str]:
+    """Return the kinds of the file systems that are mounted, by device, as the kernel has them."""
+    kinds = {}
     with Path("/proc/self/mountinfo").open(encoding="utf-8", errors="replace") as mounts:
         for mount in mounts:
             place, _, kind = mount.partition(" - ")
-            if place.split()[2] == name:
-                return kind.split()[0] in _IN_MEMORY
+            major, _, minor = place.split()[2].partition(":")
+            kinds[os.makedev(int(major), int(minor))] = kind.split()[0]
+    return kinds
+
+
+def _is_unused(path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return bool(_KEY.fullmatch(path.name)) and time.time() - path.lstat().st_mtime > _UNUSED_S
     return False
+
+
+def _lock(folder: int, kind: int, path: Path) -> None:
+    """Lock a folder that was opened at ``path``.
+
+    Raises NotCachedError if it stays locked, and less is written there than a copy writes.
+    """
+    until_s, written = 0.0, -_LEAST_BYTES
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(folder, kind | fcntl.LOCK_NB)
+            return
+        now_s = time.monotonic()
+        if now_s >= until_s:
+            before, written = written, _bytes_in(path)[1]
+            if written < before + _LEAST_BYTES:
+                raise NotCachedError(f"{path} is locked by a job that gets nowhere")
+            until_s = now_s + _WAIT_S
+        time.sleep(_POLL_S)
 
 
 def _copy(source_path: Path, target_path: Path, file: File) -> None:
@@ -525,24 +604,26 @@ def _mib(count: int) -> int:
 
 def brought(cache_folder: str, most_bytes: int, wanted: WantedFiles) -> tuple[str, int, str]:
     """Return ``hit``, ``copied`` or ``source``; bytes; the entry, or why there is none."""
-    size = 0
+    size = lacking = 0
     try:
         cache = Cache(cache_folder, most_bytes)
         tries = _TRIES
         while tries:
             tree = wanted.look()
             size, key = tree.distinct_bytes, wanted.key(tree)
+            wanted.require_change_times(tree)
             if cache.is_hit(key, tree):
                 return "hit", size, str(cache.path(key))
             cache.require_memory(size)
             try:
-                if cache.is_copied(key, tree, wanted):
+                if cache.is_copied(key, tree, wanted, lacking):
                     return "copied", size, str(cache.path(key))
             except SourceChangedError:
                 tries -= 1
-            except OSError as error:
-                if error.errno not in _FULL or not cache.is_oldest_dropped():
-                    raise
+            except FullError as full:
+                if lacking:
+                    return "source", size, str(full)
+                lacking = full.lacking
     except NotCachedError as reason:
         return "source", size, str(reason)
     except OSError as error:

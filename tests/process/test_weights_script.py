@@ -1,6 +1,7 @@
 """Tests what brings a model's files to a node: never torn, never another user's, never too many."""
 
 import ast
+import errno
 import fcntl
 import os
 import shutil
@@ -9,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -67,6 +69,11 @@ def bring(
         env={} if memory_mib is None else {"SLURM_MEM_PER_NODE": str(memory_mib)},
     )
     return read(ran.stdout)
+
+
+def brought(cache: Path, repository: Path) -> Brought:
+    """As ``bring``, in this process."""
+    return Brought(*weights.brought(str(cache), MUCH, weights.WantedFiles(str(repository))))
 
 
 @pytest.fixture
@@ -190,6 +197,37 @@ def test_files_that_changed_are_copied_whatever_their_size_and_time(cache: Path,
     assert content(second.models) == content(repository)
 
 
+@pytest.mark.parametrize(
+    ("kind", "part_ns", "outcome"),
+    [
+        ("fuse.sshfs", 7, "source"),
+        ("squashfs", 7, "source"),
+        ("nfs4", 0, "source"),
+        ("", 0, "source"),
+        ("nfs4", 7, "copied"),
+        ("xfs", 7, "copied"),
+    ],
+)
+def test_where_no_change_would_be_seen_nothing_is_copied(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, kind: str, part_ns: int, outcome: str
+):
+    """FUSE, images and some servers of NFS give a file's mtime as its ctime."""
+    file_of, at_ns = weights._file, 1_700_000_000_000_000_000 + part_ns
+
+    def without_ctime(path: str, status: os.stat_result) -> weights.File:
+        return file_of(path, status)._replace(mtime_ns=at_ns, ctime_ns=at_ns)
+
+    monkeypatch.setattr(weights, "_kinds", lambda: {repository.stat().st_dev: kind})
+    monkeypatch.setattr(weights, "_file", without_ctime)
+    cache = repository.parent / "cache"
+    cache.mkdir()
+    seen = brought(cache, repository)
+    assert seen.outcome == outcome
+    if outcome == "source":
+        assert "has no time of its last change (ctime)" in seen.where
+        assert seen.where.endswith(kind)
+
+
 @pytest.mark.parametrize("changes", [1, 10])
 def test_files_that_change_under_the_copy_are_not_served_from_it(
     cache: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, changes: int
@@ -205,12 +243,12 @@ def test_files_that_change_under_the_copy_are_not_served_from_it(
                 opened.write(f"change {left[0]}".encode())
 
     monkeypatch.setattr(weights, "_send", change_and_send)
-    brought = Brought(*weights.brought(str(cache), MUCH, weights.WantedFiles(str(repository))))
+    last = brought(cache, repository)
     if changes == 1:
-        assert brought.outcome == "copied"
-        assert content(brought.models) == content(repository)
+        assert last.outcome == "copied"
+        assert content(last.models) == content(repository)
     else:
-        assert (brought.outcome, brought.where) == (
+        assert (last.outcome, last.where) == (
             "source",
             f"{repository} changes while it is copied",
         )
@@ -222,14 +260,14 @@ def test_a_file_that_vanishes_under_the_copy_is_no_part_of_it(
 ):
     take_room = weights.Cache._take_room
 
-    def vanish(own: weights.Cache, part: Path, tree: weights.Tree) -> None:
+    def vanish(own: weights.Cache, part: Path, tree: weights.Tree, lacking: int) -> None:
         (repository / "m" / "1" / "run").unlink(missing_ok=True)
-        take_room(own, part, tree)
+        take_room(own, part, tree, lacking)
 
     monkeypatch.setattr(weights.Cache, "_take_room", vanish)
-    brought = Brought(*weights.brought(str(cache), MUCH, weights.WantedFiles(str(repository))))
-    assert brought.outcome == "copied"
-    assert content(brought.models) == content(repository)
+    last = brought(cache, repository)
+    assert last.outcome == "copied"
+    assert content(last.models) == content(repository)
 
 
 def test_a_copy_that_was_cut_off_at_any_moment_is_made_whole(cache: Path, place: Path):
@@ -322,6 +360,45 @@ def test_one_waits_for_another_that_copies_and_does_it_if_that_one_dies(
     assert entries(cache) == {key_of(brought)}
 
 
+@pytest.mark.parametrize("name", ["", "{key}", "{key}.part"])
+def test_one_waits_no_longer_for_another_that_gets_nowhere(
+    cache: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    """Its disk hangs, or it is stopped."""
+    monkeypatch.setattr(weights, "_WAIT_S", 0.2)
+    first = brought(cache, repository)
+    folder = Path(first.where).parent / name.format(key=key_of(first))
+    if folder.name != key_of(first):
+        shutil.rmtree(first.where)
+    folder.mkdir(0o700, exist_ok=True)
+    with held(folder):
+        refused = brought(cache, repository)
+    assert (refused.outcome, refused.where) == (
+        "source",
+        f"{folder} is locked by a job that gets nowhere",
+    )
+    assert brought(cache, repository).outcome in {"copied", "hit"}
+
+
+def test_one_waits_for_another_as_long_as_it_copies(
+    cache: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(weights, "_WAIT_S", 0.2)
+    monkeypatch.setattr(weights, "_LEAST_BYTES", 4096)
+    first = brought(cache, repository)
+    part = Path(f"{first.where}.part")
+    Path(first.where).rename(part)
+    seen: list[Brought] = []
+    waiter = threading.Thread(target=lambda: seen.append(brought(cache, repository)))
+    with held(part), (part / "growing").open("wb", buffering=0) as growing:
+        waiter.start()
+        for _ in range(40):
+            growing.write(bytes(8192))
+            time.sleep(0.025)
+    waiter.join(PATIENCE_S)
+    assert [last.outcome for last in seen] == ["copied"]
+
+
 def three_copies(cache: Path, place: Path) -> Sequence[Brought]:
     """Each of a MiB and some bytes; the first was used last."""
     found = [bring(cache, made_repository(place / str(number), MIB)) for number in range(3)]
@@ -378,6 +455,34 @@ def test_room_that_others_are_about_to_take_is_taken(cache: Path, repository: Pa
     assert not part.exists()
 
 
+def test_what_no_start_has_used_for_long_goes(cache: Path, place: Path):
+    first, second, third = three_copies(cache, place)
+    long_ago_s = time.time() - weights._UNUSED_S - 60
+    for old in (first, second):
+        os.utime(old.where, (long_ago_s, long_ago_s))
+    with locked(first):
+        assert bring(cache, place / "2").outcome == "hit"
+    assert entries(cache) == {key_of(first), key_of(third)}
+    # Its use makes it new.
+    assert bring(cache, place / "0").outcome == "hit"
+    assert bring(cache, place / "2").outcome == "hit"
+    assert entries(cache) == {key_of(first), key_of(third)}
+
+
+@pytest.mark.parametrize("next_one", ["copied", "hit"])
+def test_what_a_node_has_left_that_went_down_is_removed(
+    cache: Path, place: Path, repository: Path, next_one: str
+):
+    """No lock outlives its node, whatever it worked on."""
+    kept = bring(cache, repository)
+    for name in (f"{'0' * 32}.part", f"{'1' * 32}.gone.1.2"):
+        (Path(kept.where).parent / name / "models").mkdir(0o700, parents=True)
+        (Path(kept.where).parent / name / "models" / "w").touch()
+    last = bring(cache, repository if next_one == "hit" else made_repository(place / "other"))
+    assert last.outcome == next_one
+    assert entries(cache) == {key_of(kept), key_of(last)}
+
+
 @pytest.fixture
 def small_disk(place: Path) -> Iterator[Path]:
     folder = place / "disk"
@@ -409,26 +514,46 @@ def test_on_a_disk_that_fills_the_least_recent_goes_and_then_the_source_serves(
 
 
 @as_root
-def test_a_disk_that_others_fill_meanwhile_is_as_if_it_had_been_full(
+def test_on_a_disk_that_others_fill_meanwhile_no_more_goes_than_is_lacking(
     small_disk: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    first = bring(small_disk, made_repository(place / "5", 5 * MIB))
-    monkeypatch.setattr(weights.Cache, "_make_room", lambda *_: None)
+    first, second = (
+        bring(small_disk, made_repository(place / str(size), size * MIB)) for size in (4, 5)
+    )
+    seen = os.statvfs(place)
+    monkeypatch.setattr(weights.os, "statvfs", lambda _: seen)
+    third = brought(small_disk, made_repository(place / "9", 9 * MIB))
+    assert (first.outcome, third.outcome) == ("copied", "copied")
+    assert entries(small_disk) == {key_of(second), key_of(third)}
+    refused = brought(small_disk, made_repository(place / "12", 12 * MIB))
+    assert refused.outcome == "copied"
+    assert entries(small_disk) == {key_of(refused)}
+    with locked(refused):
+        none = brought(small_disk, made_repository(place / "10", 10 * MIB))
+    assert (none.outcome, none.where) == (
+        "source",
+        f"{small_disk / '0'} has no room for 11 MiB",
+    )
+    assert entries(small_disk) == {key_of(refused)}
 
-    def brought(size: int) -> Brought:
-        wanted = weights.WantedFiles(str(made_repository(place / str(size), size * MIB)))
-        return Brought(*weights.brought(str(small_disk), MUCH, wanted))
 
-    second = brought(12)
-    assert (first.outcome, second.outcome) == ("copied", "copied")
-    assert entries(small_disk) == {key_of(second)}
-    with locked(second):
-        refused = brought(10)
+def test_a_quota_that_stays_full_takes_no_more_than_one_copy_needs(
+    cache: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+):
+    first, second, third = three_copies(cache, place)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(weights, "_send", refuse)
+    refused = brought(cache, made_repository(place / "3"))
     assert (refused.outcome, refused.where) == (
         "source",
-        f"{small_disk}: No space left on device",
+        f"{cache / str(os.geteuid())}: Disk quota exceeded",
     )
-    assert entries(small_disk) == {key_of(second)}
+    # The second was used least recently, and is as large as what is lacking.
+    assert entries(cache) == {key_of(first), key_of(third)}
+    assert second.outcome == "copied"
 
 
 @as_root
@@ -489,8 +614,8 @@ def test_no_link_of_another_user_is_followed(
 
 def test_a_folder_that_others_may_write_to_is_not_used(cache: Path, repository: Path):
     for folder, mode, what in (
-        (cache, 0o777, f"{cache} has mode 0777, not 1777"),
-        (cache, 0o775, f"{cache} has mode 0775, not 1777"),
+        (cache, 0o777, f"{cache} has mode 0777: others can replace what is in it"),
+        (cache, 0o775, f"{cache} has mode 0775: others can replace what is in it"),
     ):
         folder.chmod(mode)
         refused = bring(cache, repository)
@@ -502,6 +627,42 @@ def test_a_folder_that_others_may_write_to_is_not_used(cache: Path, repository: 
     refused = bring(cache, repository)
     assert refused.outcome == "source"
     assert refused.where.startswith(f"{home} has mode 0755, not 0700")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
+def test_a_folder_above_that_others_may_write_to_is_not_used(
+    place: Path, repository: Path, mode: int
+):
+    above, cache = place / "above", place / "above" / "local" / "cache"
+    cache.mkdir(parents=True)
+    above.chmod(mode)
+    seen = bring(cache, repository)
+    if mode == 0o1777:
+        assert seen.outcome == "copied"
+    else:
+        assert (seen.outcome, seen.where) == (
+            "source",
+            f"{above} has mode {mode:04o}: others can replace what is in it",
+        )
+
+
+def test_a_server_gets_no_path_by_a_link(cache: Path, place: Path, repository: Path):
+    """Who may write where the link lies could lead it elsewhere later."""
+    (place / "open").mkdir()
+    (place / "open").chmod(0o777)
+    (place / "open" / "link").symlink_to(cache)
+    seen = bring(place / "open" / "link", repository)
+    assert (seen.outcome, Path(seen.where).parent.parent) == ("copied", cache)
+
+
+@as_root
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo])
+def test_what_is_no_folder_in_a_users_place_keeps_nothing_waiting(
+    cache: Path, repository: Path, make: Callable[[Path], None]
+):
+    make(cache / "0")
+    refused = bring(cache, repository)
+    assert (refused.outcome, refused.where) == ("source", f"{cache / '0'} is no folder")
 
 
 @as_root
@@ -568,10 +729,11 @@ def test_odd_things_in_a_repository_keep_nothing_waiting(cache: Path, repository
     os.mkfifo(repository / "m" / "fifo")
     (repository / "m" / "nowhere").symlink_to("none")
     (repository / "m" / "it's\n\udce4 \x1b[2J").touch()
+    (repository / "m" / "q[4].gguf").touch()
     brought = bring(cache, repository)
     assert brought.outcome == "copied"
     names = {path.name for path in (brought.models / "m").iterdir()}
-    assert names == {"config.pbtxt", "1", "it's\n\udce4 \x1b[2J"}
+    assert names == {"config.pbtxt", "1", "it's\n\udce4 \x1b[2J", "q[4].gguf"}
     (repository / "m" / "\n\x1b[2J").symlink_to("..")
     refused = bring(cache, repository)
     assert refused.outcome == "source"
