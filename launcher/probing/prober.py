@@ -140,14 +140,16 @@ class Prober:
             self._asking[replica] = asyncio.create_task(self._follow(replica))
         return {replica: self._answers.get(replica, _SILENT) for replica in replicas}
 
-    def too_old(self, service: str) -> str:
-        """Return engine and version of a replica of ``tenant/service`` below the least; or ""."""
-        words = (
-            f"{replica.engine.title} {answer.too_old}"
-            for replica, answer in self._answers.items()
-            if answer.too_old and f"{replica.tenant}/{replica.service}" == service
-        )
-        return min(words, default="")
+    @property
+    def old_engines(self) -> Mapping[str, str]:
+        """Engine and version of a replica below the least, by ``tenant/service``."""
+        engines: dict[str, str] = {}
+        for replica, answer in self._answers.items():
+            if answer.too_old:
+                key = f"{replica.tenant}/{replica.service}"
+                engine = f"{replica.engine.title} {answer.too_old}"
+                engines[key] = min(engine, engines.get(key, engine))
+        return engines
 
     async def _follow(self, replica: Replica) -> None:
         service = f"{replica.tenant}/{replica.service}"

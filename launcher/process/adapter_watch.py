@@ -134,8 +134,12 @@ class AdapterWatch:
         fitted = self._fitted.get((key, run))
         return fitted if fitted and fitted.adapters == self._replicas[key][run].adapters else None
 
-    def reports(self, key: str) -> tuple[AdapterReport, ...]:
-        """Return what users are told of the adapters of ``tenant/service``."""
+    @property
+    def reports(self) -> Mapping[str, tuple[AdapterReport, ...]]:
+        """What users are told of adapters, by ``tenant/service``."""
+        return {key: self._reports(key) for key in self._names}
+
+    def _reports(self, key: str) -> tuple[AdapterReport, ...]:
         runs = self._replicas.get(key, {})
         fitted_replicas = [
             fitted_replica for run in runs if (fitted_replica := self._of(key, run)) is not None
@@ -155,7 +159,7 @@ class AdapterWatch:
                     "",
                 ),
             )
-            for name in self._names.get(key, ())
+            for name in self._names[key]
         )
 
     def look(self) -> None:

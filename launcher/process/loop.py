@@ -217,10 +217,7 @@ class Launcher:
         self._renew = renew
         self._limits_tokens = self._renewed_with_limits = True
         self._fair_queues = fair_queues or FairQueues()
-        self._reporter_of_services = ServiceReporter(
-            *(daemon, runtime.timings, lambda: self._tokens.loads),
-            *(self._adapters.reports, self._replicas.too_old),
-        )
+        self._reporter_of_services = ServiceReporter(daemon, runtime.timings)
 
     async def serve(self, settings: LauncherSettings, ended: asyncio.Event) -> None:
         """Run turns until ``ended`` is set, and answer Prometheus meanwhile.
@@ -294,18 +291,16 @@ class Launcher:
             self._state, self._late = with_saved(self._state, self._late), {}
         begin_s = time.monotonic()
         try:
+            heard = self._heard_of_services()
             turned = await turn(
                 *(self._daemon, self._runtime, self._replicas, self._state),
                 left=self._left,
                 rests=self._rests,
-                heard=Heard(
-                    *(self._tokens.counts, self._tokens.loads, self._adapters.tried),
-                    self._starts.heard,
-                ),
+                heard=heard,
                 curves=self._curves,
                 now_s=self._now_s,
             )
-            self._turned(turned, time.monotonic() - begin_s)
+            self._turned(turned, heard, time.monotonic() - begin_s)
         except SlicewiseError as error:
             self._failed(str(error), error.refusal.code, time.monotonic() - begin_s)
         except Exception as error:  # noqa: BLE001 -- one bad turn must not end the launcher
@@ -316,14 +311,24 @@ class Launcher:
             return turned.is_busy
         return False
 
-    def _turned(self, turned: Turned, took_s: float) -> None:
-        """Take over what a turn found."""
+    def _heard_of_services(self) -> Heard:
+        return Heard(
+            tokens=self._tokens.counts,
+            loads=self._tokens.loads,
+            adapters=self._adapters.tried,
+            starts=self._starts.heard,
+            adapter_reports=self._adapters.reports,
+            old_engines=self._replicas.old_engines,
+        )
+
+    def _turned(self, turned: Turned, heard: Heard, took_s: float) -> None:
+        """Take over what a turn found, and what it had heard."""
         self._state, self._left = turned.state, turned.left
         self._metrics.turned(turned, took_s)
         self._reporter.turned(turned)
         if turned.plan is not None:
             self._rests = turned.plan.rests
-            self._reporter_of_services.turned(turned.plan, turned.state)
+            self._reporter_of_services.turned(turned.plan, turned.state, heard)
             self._tokens.turned(turned.plan, turned.state)
             self._usage.turned(turned.state)
             self._adapters.turned(turned.plan, turned.state, turned.requests)

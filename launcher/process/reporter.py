@@ -7,10 +7,9 @@ from typing import Protocol
 
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.starts import StartTrace
-from slicewise.cluster.rpc.messages import AdapterReport, ServiceQuality, ServiceReport
-from slicewise.launcher.rules.engines.load import ServersLoad
+from slicewise.cluster.rpc.messages import ServiceQuality, ServiceReport
 from slicewise.launcher.rules.gateway.timings import Timings
-from slicewise.launcher.rules.turn.plan import TurnPlan
+from slicewise.launcher.rules.turn.plan import NOTHING_HEARD, Heard, TurnPlan
 from slicewise.launcher.rules.turn.quality import NONE_YET, Counts, QualityWindow, followed, quality
 from slicewise.launcher.rules.turn.reports import Samples, sampled, service_report
 from slicewise.launcher.rules.turn.state import ServiceState, State
@@ -42,16 +41,9 @@ class ServiceReporter:
         self,
         daemon: ReceivesReports,
         timings: Callable[[], Awaitable[Mapping[str, Timings]]],
-        loads: Callable[[], Mapping[str, ServersLoad]] = dict,
-        adapters: Callable[[str], tuple[AdapterReport, ...]] = lambda _: (),
-        too_old: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """``adapters`` and ``too_old`` return what is to be said of those of ``tenant/service``."""
         self._daemon = daemon
-        self._adapters = adapters
-        self._too_old = too_old
         self._timings = timings
-        self._loads = loads
         self._timed_s: float | None = None
         self._cold: frozenset[str] = frozenset()
         self._cold_starts: Counter[str] = Counter()
@@ -59,17 +51,18 @@ class ServiceReporter:
         self.qualities: Mapping[str, ServiceQuality] = {}
         self._plan: TurnPlan | None = None
         self._state: State = {}
+        self._heard = NOTHING_HEARD
         self._samples: dict[tuple[str, str], Samples] = {}
         self._told: dict[str, tuple[float, ServiceReport]] = {}
         self._starts_told: dict[str, tuple[float, tuple[StartTrace, ...] | None]] = {}
 
-    def turned(self, plan: TurnPlan, state: State) -> None:
-        """Take over what a turn found.
+    def turned(self, plan: TurnPlan, state: State, heard: Heard = NOTHING_HEARD) -> None:
+        """Take over what a turn found, and what it had heard.
 
         A service in ``state`` that the plan leaves out is there all the same, and stays as it was:
         the turn's look was older than what was last asked for it.
         """
-        self._plan, self._state = plan, state
+        self._plan, self._state, self._heard = plan, state, heard
         cold = frozenset(service.service for service in plan.services if service.load.held)
         cold |= self._cold & self._left_out(plan)
         self._cold_starts.update(cold - self._cold)
@@ -143,20 +136,13 @@ class ServiceReporter:
     def _found(self, plan: TurnPlan, now_s: float) -> Iterator[tuple[str, ServiceReport]]:
         before, left_out = self._samples, self._left_out(plan)
         self._samples = {key: saved for key, saved in before.items() if key[0] in left_out}
-        loads = self._loads()
         for service in plan.services:
             key = service.service
             counted = (key, service.load.counter)
             samples = self._samples[counted] = sampled(before.get(counted, ()), now_s, service.load)
-            state, unrouted = (
-                self._state.get(key, ServiceState()),
-                plan.routes.unrouted.get(key, ""),
-            )
-            report = service_report(
-                *(service, state, samples, unrouted, self.qualities.get(key)), load=loads.get(key)
-            )
-            more = {"adapters": self._adapters(key), "old_engine": self._too_old(key)}
-            yield key, report.model_copy(update=more)
+            state = self._state.get(key, ServiceState())
+            more = (samples, plan.routes.unrouted.get(key, ""), self.qualities.get(key))
+            yield key, service_report(service, state, *more, heard=self._heard)
 
     def _without_old_starts(self, key: str, report: ServiceReport, now_s: float) -> ServiceReport:
         told_s, starts = self._starts_told.get(key, (0.0, None))

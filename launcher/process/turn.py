@@ -94,7 +94,8 @@ class Replicas(Protocol):
 
     def look(self, replicas: Collection[Replica]) -> Mapping[Replica, Answer]: ...  # noqa: D102
 
-    def too_old(self, service: str) -> str: ...  # noqa: D102
+    @property
+    def old_engines(self) -> Mapping[str, str]: ...  # noqa: D102
 
 
 @dataclass(frozen=True)

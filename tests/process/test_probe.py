@@ -162,11 +162,10 @@ async def test_an_old_triton_is_warned_of_once(
     while {answer.probe for answer in prober.look(others).values()} != {Probe.OURS}:
         await asyncio.wait_for(news.wait(), PATIENCE_S)
         news.clear()
-    told = prober.too_old("t/bert")
-    assert told == (f"Triton {too_old}" if too_old else "")
-    assert prober.too_old("t/other") == ""
+    told = prober.old_engines
+    assert told == ({"t/bert": f"Triton {too_old}"} if too_old else {})
     prober.look(())
-    assert prober.too_old("t/bert") == ""
+    assert prober.old_engines == {}
     said = [line for line in caplog.messages if line.startswith("engine_too_old")]
     assert len(said) == bool(too_old)
     for line in said:

@@ -112,8 +112,9 @@ class World:
         self.asked.extend(replicas)
         return dict.fromkeys(replicas, Answer(Probe.OURS))
 
-    def too_old(self, _service: str) -> str:
-        return ""
+    @property
+    def old_engines(self) -> Mapping[str, str]:
+        return {}
 
     async def observe(self) -> Gateway:
         return GATEWAY

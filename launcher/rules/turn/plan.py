@@ -18,7 +18,7 @@ from slicewise.cluster.language.service import (
     service_spec,
     whole_number,
 )
-from slicewise.cluster.rpc.messages import ServiceView, ViewAnswer
+from slicewise.cluster.rpc.messages import AdapterReport, ServiceView, ViewAnswer
 from slicewise.launcher.rules.autoscale import types as scaling
 from slicewise.launcher.rules.autoscale.policy import autoscale, initial
 from slicewise.launcher.rules.autoscale.types import ScalingDecision, Supply
@@ -162,12 +162,16 @@ class Heard:
         loads: what they work on.
         adapters: names of the adapters that each of them has loaded or refused.
         starts: what the gateway has told of requests that wait for a start.
+        adapter_reports: what users are told of adapters.
+        old_engines: engine and version of a replica, if it has holes that a newer one mends.
     """
 
     tokens: Mapping[str, TokenCounts] = field(default_factory=dict)
     loads: Mapping[str, ServersLoad] = field(default_factory=dict)
     adapters: Mapping[str, frozenset[str]] = field(default_factory=dict)
     starts: HeardOfStarts = field(default_factory=HeardOfStarts)
+    adapter_reports: Mapping[str, tuple[AdapterReport, ...]] = field(default_factory=dict)
+    old_engines: Mapping[str, str] = field(default_factory=dict)
 
 
 NOTHING_HEARD = Heard()

@@ -8,7 +8,7 @@ from slicewise.launcher.rules.engines.load import ServersLoad
 from slicewise.launcher.rules.gateway.types import Load
 from slicewise.launcher.rules.turn.backoff import Backoff
 from slicewise.launcher.rules.turn.notes import note
-from slicewise.launcher.rules.turn.plan import ServicePlan
+from slicewise.launcher.rules.turn.plan import NOTHING_HEARD, Heard, ServicePlan
 from slicewise.launcher.rules.turn.slots import Phase, Slot
 from slicewise.launcher.rules.turn.state import ServiceState
 
@@ -36,16 +36,17 @@ def service_report(
     unrouted: str = "",
     quality: ServiceQuality | None = None,
     *,
-    load: ServersLoad | None = None,
+    heard: Heard = NOTHING_HEARD,
 ) -> ServiceReport:
     """Build the report of one service.
 
     ``state`` is what is remembered of it after ``plan``; ``unrouted`` says why no request reaches
-    it, "" if requests do; ``load`` is what its replicas' servers say.
+    it, "" if requests do; ``heard`` is what was heard of all services.
     """
     tenant, _, name = plan.service.partition("/")
     newest = state.generations.get(plan.array_job_id)
     backoff = newest.backoff if newest is not None else Backoff()
+    load = heard.loads.get(plan.service)
     is_timed = plan.spec.times_tokens and state.memory is not None
     tokens = state.memory.tokens if is_timed and state.memory is not None else TokensDone()
     return ServiceReport(
@@ -72,6 +73,8 @@ def service_report(
         ttft_p95_ms=_ms(tokens.first_p95_s),
         tpot_ms=_ms(tokens.per_token_s),
         engine_load=None if load is None else _servers(load),
+        adapters=heard.adapter_reports.get(plan.service, ()),
+        old_engine=heard.old_engines.get(plan.service, ""),
         starts=state.starts.newest,
     )
 

@@ -80,7 +80,7 @@ async def test_each_replica_is_told_once_and_again_when_they_change():
     turned(watch, (1, 2), {})
     await looked(watch, 3000.0)
     assert replicas.told[4:] == [(1, {}), (2, {})]
-    assert watch.reports(CHAT) == ()
+    assert watch.reports.get(CHAT, ()) == ()
 
 
 async def test_what_a_replica_refuses_is_told_and_tried_again_after_a_while():
@@ -89,7 +89,7 @@ async def test_what_a_replica_refuses_is_told_and_tried_again_after_a_while():
     replicas.refused = {2: {"legal": "rank 64 is too large"}}
     turned(watch, (1, 2), {"legal": "legal", "tax": "tax"})
     await looked(watch)
-    assert watch.reports(CHAT) == (
+    assert watch.reports.get(CHAT, ()) == (
         AdapterReport(model="chat:legal", loaded=1, replicas=2, why="rank 64 is too large"),
         AdapterReport(model="chat:tax", loaded=2, replicas=2),
     )
@@ -100,7 +100,7 @@ async def test_what_a_replica_refuses_is_told_and_tried_again_after_a_while():
     replicas.refused = {}
     await looked(watch, 40.0)
     assert [port for port, _ in replicas.told[2:]] == [2]
-    assert [one.loaded for one in watch.reports(CHAT)] == [2, 2]
+    assert [one.loaded for one in watch.reports.get(CHAT, ())] == [2, 2]
 
 
 async def test_one_that_does_not_answer_has_tried_nothing_and_is_asked_again():
@@ -110,7 +110,7 @@ async def test_one_that_does_not_answer_has_tried_nothing_and_is_asked_again():
     turned(watch, (1,), {"legal": "legal"})
     await looked(watch)
     assert watch.tried == {CHAT: frozenset()}
-    assert watch.reports(CHAT) == (AdapterReport(model="chat:legal", loaded=0, replicas=1),)
+    assert watch.reports.get(CHAT, ()) == (AdapterReport(model="chat:legal", loaded=0, replicas=1),)
     replicas.refused = {}
     await looked(watch, 40.0)
     assert watch.tried == {CHAT: {"legal"}}
@@ -145,7 +145,7 @@ async def test_requests_are_added_up_over_restarts_of_the_gateway():
     for count in (3, 5, 1, 1, 4):
         turned(watch, (), {"legal": "legal"}, counted={f"{CHAT}:legal": count})
     assert watch.requests == {f"{CHAT}:legal": 9}
-    assert [one.requests for one in watch.reports(CHAT)] == [9]
+    assert [one.requests for one in watch.reports.get(CHAT, ())] == [9]
     turned(watch, (), {})
     assert watch.requests == {}
 
@@ -159,4 +159,4 @@ async def test_a_replica_that_has_gone_says_nothing_any_more():
     turned(watch, (), {"legal": "legal"})
     for _ in range(10):
         await asyncio.sleep(0)
-    assert watch.reports(CHAT) == (AdapterReport(model="chat:legal"),)
+    assert watch.reports.get(CHAT, ()) == (AdapterReport(model="chat:legal"),)

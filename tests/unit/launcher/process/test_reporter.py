@@ -16,7 +16,7 @@ from slicewise.launcher.rules.engines.load import EngineCounts, ServersLoad
 from slicewise.launcher.rules.gateway.routing import Route, RoutePlan
 from slicewise.launcher.rules.gateway.timings import Timings
 from slicewise.launcher.rules.gateway.types import Load
-from slicewise.launcher.rules.turn.plan import ServicePlan, TurnPlan
+from slicewise.launcher.rules.turn.plan import Heard, ServicePlan, TurnPlan
 from slicewise.launcher.rules.turn.start_traces import Starts
 from slicewise.launcher.rules.turn.state import ServiceState
 
@@ -52,8 +52,9 @@ async def test_users_are_told_why_while_haproxy_can_not_be_asked() -> None:
 
     daemon = Daemon()
     load = ServersLoad(7, 2, 0.12345, EngineCounts(9.0), 0.5)
-    reporter = ServiceReporter(daemon, timings, lambda: {"nlp/bert": load})
-    reporter.turned(TurnPlan((BERT,), RoutePlan((), {}, {}), {}), {"nlp/bert": ServiceState()})
+    reporter = ServiceReporter(daemon, timings)
+    plan, heard = TurnPlan((BERT,), RoutePlan((), {}, {}), {}), Heard(loads={"nlp/bert": load})
+    reporter.turned(plan, {"nlp/bert": ServiceState()}, heard)
     with pytest.raises(UnreachableError):
         await reporter.report_services()
     assert [(one.name, one.reason) for one in daemon.told] == [("bert", "why")]

@@ -8,7 +8,12 @@ import pytest
 from builders.service_specs import a_spec
 
 from slicewise.cluster.language.errors import UnreachableError
-from slicewise.cluster.rpc.messages import REQUEST_LIMIT, ServiceReport, ServiceReportRequest
+from slicewise.cluster.rpc.messages import (
+    REQUEST_LIMIT,
+    AdapterReport,
+    ServiceReport,
+    ServiceReportRequest,
+)
 from slicewise.launcher.process import reporter
 from slicewise.launcher.process.reporter import AGAIN_S, ServiceReporter
 from slicewise.launcher.rules.autoscale.capacity import ReplicaCapacity
@@ -21,7 +26,7 @@ from slicewise.launcher.rules.gateway.routing import Route, RoutePlan
 from slicewise.launcher.rules.gateway.timings import BUCKETS, Timings
 from slicewise.launcher.rules.gateway.types import Load
 from slicewise.launcher.rules.turn.backoff import Backoff
-from slicewise.launcher.rules.turn.plan import ServicePlan, TurnPlan
+from slicewise.launcher.rules.turn.plan import Heard, ServicePlan, TurnPlan
 from slicewise.launcher.rules.turn.reports import RATE_S, Samples, sampled, service_report
 from slicewise.launcher.rules.turn.slots import Phase, Slot, SlotId
 from slicewise.launcher.rules.turn.state import GenerationState, ServiceState
@@ -73,6 +78,17 @@ def test_requests_replicas_and_failed_starts():
     assert (found.ready, found.draining) == (((7, 0),), ((5, 0), (5, 1)))
     assert (found.failed_starts, found.next_start_s) == (2, 102.0)
     assert service_report(PLAN, ServiceState(), ()).next_start_s is None
+
+
+def test_what_was_heard_of_adapters_and_engines_is_told_of_its_service_alone():
+    adapters = (AdapterReport(model="chat:legal", loaded=1, replicas=2),)
+    heard = Heard(
+        adapter_reports={"vision/chat": adapters, "vision/other": ()},
+        old_engines={"vision/chat": "vLLM 0.9.0", "vision/other": "Triton 2.1"},
+    )
+    found = service_report(PLAN, FAILING, (), heard=heard)
+    assert (found.adapters, found.old_engine) == (adapters, "vLLM 0.9.0")
+    assert (told().adapters, told().old_engine) == ((), "")
 
 
 def test_how_many_requests_a_replica_gets_and_how_long_tokens_take():
