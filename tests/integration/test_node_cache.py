@@ -87,18 +87,22 @@ class Kept:
                     found.append(words)
         return found
 
+    def task(self) -> str:
+        """The task of its replica."""
+        (words,) = self.servers()
+        return "_".join(words[words.index("--tags") + 1].split(".")[1:])
+
     def end_replica(self) -> None:
         """As its own watcher does at the end of its lease: the slot comes back held."""
-        (words,) = self.servers()
-        task = "_".join(words[words.index("--tags") + 1].split(".")[1:])
-        self.sandbox.run("bob", ("scancel", "--batch", "--signal=USR1", task))
-        until(lambda: words not in self.servers())
+        before = self.servers()
+        self.sandbox.run("bob", ("scancel", "--batch", "--signal=USR1", self.task()))
+        until(lambda: before != self.servers())
 
-    def both_starts(self) -> list[dict[str, Any]]:
-        """Those that became ready, the first one first; nothing until both are over."""
+    def ready_starts(self, count: int) -> list[dict[str, Any]]:
+        """Those that became ready, the first one first; nothing until so many are over."""
         shown = json.loads(self.slicewise("service", "trace", SERVICE, "--json"))
         ready = [start for start in shown["starts"] if start["state"] == "ready"]
-        return ready if len(ready) > 1 else []
+        return ready if len(ready) >= count else []
 
     def brought(self) -> list[str]:
         """How its replicas have got their model, the last one at the end."""
@@ -131,7 +135,7 @@ async def test_the_second_start_reads_what_the_first_has_copied(kept: Kept) -> N
     assert await kept.answer() == first
     assert [said.split()[0] for said in kept.brought()] == ["copied", "hit"]
     assert model_of(kept.servers()) == f"{entry}/models/tiny/tiny.gguf"
-    trace = await asyncio.to_thread(until, kept.both_starts)
+    trace = await asyncio.to_thread(until, lambda: kept.ready_starts(2))
     assert [start["start_class"] for start in trace] == ["copied", "node"]
     for start in trace:
         phases = {phase["phase"]: phase["seconds"] for phase in start["phases"]}
@@ -140,6 +144,16 @@ async def test_the_second_start_reads_what_the_first_has_copied(kept: Kept) -> N
             [end_s - begin_s for begin_s, end_s in pairwise(marks_s)], abs=0.002
         )
         assert phases["copy"] > 0
+
+
+async def test_a_replica_that_slurm_requeues_is_a_start_again(kept: Kept) -> None:
+    await kept.answer()
+    before = len(await asyncio.to_thread(until, lambda: kept.ready_starts(1)))
+    kept.sandbox.run("slurm", ("scontrol", "requeue", kept.task()))
+    starts = await asyncio.to_thread(until, lambda: kept.ready_starts(before + 1))
+    assert starts[-1]["start_class"] == "node"
+    phases = [phase["phase"] for phase in starts[-1]["phases"]]
+    assert phases[phases.index("grant") :][:4] == ["grant", "queue", "launch", "copy"]
 
 
 async def test_no_other_tenants_user_reads_it(kept: Kept) -> None:

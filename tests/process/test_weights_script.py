@@ -383,7 +383,7 @@ def test_one_waits_no_longer_for_another_that_gets_nowhere(
 def test_one_waits_for_another_as_long_as_it_copies(
     cache: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(weights, "_WAIT_S", 0.2)
+    monkeypatch.setattr(weights, "_WAIT_S", 0.7)
     monkeypatch.setattr(weights, "_LEAST_BYTES", 4096)
     first = brought(cache, repository)
     part = Path(f"{first.where}.part")
@@ -394,7 +394,7 @@ def test_one_waits_for_another_as_long_as_it_copies(
         waiter.start()
         for _ in range(40):
             growing.write(bytes(8192))
-            time.sleep(0.025)
+            time.sleep(0.05)
     waiter.join(PATIENCE_S)
     assert [last.outcome for last in seen] == ["copied"]
 
