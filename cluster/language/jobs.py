@@ -121,6 +121,11 @@ class JobView:
             return str(self.job_id)
         return f"{self.array_job_id}_{self.task_index}"
 
+    @property
+    def tasks(self) -> int:
+        """Number of array tasks that share the record; 1 of a job that is no array."""
+        return max(1, len(self.untouched))
+
     @cached_property
     def gpus(self) -> Mapping[str, int]:
         """Instances by GPU type that the job (of an array: each task) holds or waits for."""

@@ -14,7 +14,7 @@ from slicewise.slurm_plugin.rules.explain.start import (
     start_by_budget,
     start_by_slurm,
 )
-from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, tasks_of
+from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts
 from slicewise.slurm_plugin.rules.overview.slices import waiting_row
 from slicewise.slurm_plugin.rules.quota.tenants import ancestors
 
@@ -34,7 +34,7 @@ def queue(request: QueueRequest, principal: Principal, facts: OverviewFacts) -> 
         observed_s=facts.observed_s,
         complete=facts.complete,
         rows=tuple(_row(position, job, facts) for position, job in page),
-        other_jobs=sum(map(tasks_of, hidden)),
+        other_jobs=sum(job.tasks for job in hidden),
         other_millislices=sum(map(facts.cost, hidden)),
         more=page[-1][0] if page and page[-1][0] < seen[-1][0] else None,
     )

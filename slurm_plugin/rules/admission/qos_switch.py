@@ -238,7 +238,7 @@ def _waiting_of(job: JobView) -> _Waiting | None:
     return _Waiting(
         tenant,
         unit,
-        max(1, len(job.untouched)) if waits.for_quota else 0,
+        job.tasks if waits.for_quota else 0,
         is_flexible,
         (-job.priority, unit, min(job.untouched) if job.untouched else job.task_index or 0),
     )

@@ -41,6 +41,4 @@ def unadmitted(
     if not waiting:
         return Unadmitted()
     newest = max(waiting, key=lambda job: (job.submit_s or 0, job.job_id))
-    return Unadmitted(
-        sum(max(1, len(job.untouched)) for job in waiting), newest.submit_s, newest.job_id
-    )
+    return Unadmitted(sum(job.tasks for job in waiting), newest.submit_s, newest.job_id)

@@ -12,7 +12,12 @@ from slicewise.slurm_plugin.rules.explain.change_report import (
 from slicewise.slurm_plugin.rules.explain.quota_impact import impacts
 from slicewise.slurm_plugin.rules.explain.quota_plan import QuotaPlan, in_order, quota_plan
 from slicewise.slurm_plugin.rules.limits.warnings import place_warning
-from slicewise.slurm_plugin.rules.quota.accounts import Accounts, place_in_slurm, tenant_parent
+from slicewise.slurm_plugin.rules.quota.accounts import (
+    Accounts,
+    depth,
+    place_in_slurm,
+    tenant_parent,
+)
 from slicewise.slurm_plugin.rules.quota.nodes import instances_of
 from slicewise.slurm_plugin.rules.quota.quota_file import FileFaults
 from slicewise.slurm_plugin.rules.quota.quota_texts import change_words
@@ -179,7 +184,7 @@ def _placed(
     removed = {update.tenant for update in updates if update.removed}
     placed = {name: tenant for name, tenant in policy.items() if name not in removed}
     in_place = []
-    for update in sorted(updates, key=lambda update: _depth(update.tenant, accounts)):
+    for update in sorted(updates, key=lambda update: depth(update.tenant, accounts)):
         if update.tenant in policy or update.removed:
             in_place.append(update)
             continue
@@ -188,13 +193,6 @@ def _placed(
             in_place.append(update if update.parent is not None else replace(update, parent=place))
             placed[update.tenant] = Tenant(update.tenant, place, Quota(Millislices(0)))
     return tuple(in_place)
-
-
-def _depth(account: str, accounts: Accounts) -> int:
-    depth = 0
-    while account := accounts.get(account, ""):
-        depth += 1
-    return depth
 
 
 def _periods(policy: Policy, now_s: int, zone: str) -> Mapping[str, int]:

@@ -66,7 +66,7 @@ def explained(
     return PriorityAnswer(
         job=job.task,
         tenant=job.account,
-        tasks=_tasks(job),
+        tasks=job.tasks,
         job_class=terms.job_class,
         wait_s=int(terms.wait_s),
         terms=_terms(terms, formula),
@@ -78,8 +78,8 @@ def explained(
         quantum=formula.quantum,
         wait_full_s=int(full_s),
         full_s=int(now_s - terms.wait_s + full_s),
-        ahead=sum(map(_tasks, before)),
-        ahead_own=sum(_tasks(other) for other in before if other.account == job.account),
+        ahead=sum(other.tasks for other in before),
+        ahead_own=sum(other.tasks for other in before if other.account == job.account),
         others_at_most=slurm.others_at_most,
     )
 
@@ -127,7 +127,3 @@ def _is_before(other: JobView, job: JobView) -> bool:
         return False
     shared = set(other.partition.split(",")) & set(job.partition.split(","))
     return bool(shared) and (-other.priority, other.job_id) < (-job.priority, job.job_id)
-
-
-def _tasks(job: JobView) -> int:
-    return max(1, len(job.untouched))

@@ -275,7 +275,7 @@ def _ahead(job: JobView, reason: Reason, sight: WhyInput) -> Iterable[str]:
         return
     everybody = reason.cause is Cause.NONE_FREE
     count = sum(
-        max(1, len(other.untouched))
+        other.tasks
         for other in sight.jobs
         if other.state in WAITING
         and not other.held
@@ -491,7 +491,7 @@ def _counts(jobs: Iterable[JobView]) -> Mapping[str, int]:
     for job in jobs:
         waits = "at rest" if is_resting(job) else "wait"
         ends = "run" if job.state in ALLOTTED else "ended"
-        counts[waits if job.state in WAITING else ends] += max(1, len(job.untouched))
+        counts[waits if job.state in WAITING else ends] += job.tasks
     return +counts
 
 

@@ -84,7 +84,7 @@ def _waiting(sight: WhyInput) -> Iterator[JobView]:
 
 
 def _count(waiting: Iterable[JobView]) -> int:
-    return sum(max(1, len(job.untouched)) for job in waiting if not is_resting(job))
+    return sum(job.tasks for job in waiting if not is_resting(job))
 
 
 def _wait(count: int) -> str:

@@ -149,7 +149,7 @@ def group_rows(jobs: Iterable[JobView], sight: WhyInput) -> tuple[WhyRow, ...]:
     amounts: Counter[_Group] = Counter()
     gpus: dict[_Group, Counter[str]] = {}
     for job in (part for whole in jobs for part in by_quota(whole, sight)):
-        key, count = _group(job, sight), max(1, len(job.untouched))
+        key, count = _group(job, sight), job.tasks
         counts[key] += count
         amounts[key] += count * sight.cost(job)
         held = {gres_type: count * each for gres_type, each in job.gpus.items()}

@@ -131,7 +131,7 @@ def _first_runs(queue: QosQueue) -> Sequence[tuple[tuple[int, int], WaitingRun]]
             continue
         if cost := job_cost(job, queue.costs):
             run = WaitingRun(job.qos, cost, cost * job.time_limit_s // 60)
-            tasks = min(max(1, len(job.untouched)), FIRST_TASKS - len(first_runs))
+            tasks = min(job.tasks, FIRST_TASKS - len(first_runs))
             first_runs += [(place_in_order(job), run)] * tasks
             if len(first_runs) == FIRST_TASKS:
                 break
@@ -216,7 +216,7 @@ def as_budgets_let(
     for _, job, name in waiting:
         cost, bound = job_cost(job, costs), budgets[name]
         minutes, most = cost * (job.time_limit_s or 0) // 60, min(left[budget] for budget in bound)
-        able = min(max(1, len(job.untouched)), most // minutes) if minutes and most > 0 else 0
+        able = min(job.tasks, most // minutes) if minutes and most > 0 else 0
         claimed = min(able, room.tasks(name, job.qos, cost, job.gpus))
         gpus = {gres_type: claimed * count for gres_type, count in job.gpus.items()}
         room.take(name, job.qos, claimed * cost, gpus)
@@ -251,7 +251,7 @@ def _claims(queue: QosQueue) -> _Claims:
         jobs.append(job)
         tenant = holder_of(job)
         minutes = cost * (job.time_limit_s or 0) // 60
-        claimed[tenant] += minutes * max(1, len(job.untouched))
+        claimed[tenant] += minutes * job.tasks
         if not minutes or job.reason == QOS_BUDGET:
             unclear.add(tenant)
     return _Claims(jobs, claimed, frozenset(unclear))

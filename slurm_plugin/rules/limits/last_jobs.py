@@ -273,7 +273,7 @@ def _waiting_at_home(
         if not can_start.setdefault(unit_of(job), has_room):
             needs.append((job, home))
             continue
-        for _ in range(min(max(1, len(job.untouched)), FIRST_TASKS)):
+        for _ in range(min(job.tasks, FIRST_TASKS)):
             if _fits(needed, room[job.qos]):
                 room[job.qos] = _less(room[job.qos], needed)
     return needs
@@ -396,7 +396,7 @@ def _in_use(jobs: Iterable[JobView]) -> Mapping[str, Jobs]:
     for job in jobs:
         records.setdefault(job.qos, []).append(job)
         kind = "running" if not is_pending(job) else "held" if job.held else "waiting"
-        counts[job.qos, kind] += max(1, len(job.untouched))
+        counts[job.qos, kind] += job.tasks
     kinds = ("running", "waiting", "held")
     return {
         qos: Jobs(_names(record), *(counts[qos, kind] for kind in kinds))

@@ -18,7 +18,7 @@ from slicewise.slurm_plugin.rules.limits.desired import (
     Difference,
     SlurmLimits,
 )
-from slicewise.slurm_plugin.rules.quota.accounts import AccountDifference, differences
+from slicewise.slurm_plugin.rules.quota.accounts import AccountDifference, below_text, differences
 from slicewise.slurm_plugin.rules.quota.type_limits import type_limits
 from slicewise.slurm_plugin.rules.quota.types import ROOT_ACCOUNT
 
@@ -52,8 +52,8 @@ def _moved(difference: AccountDifference, cluster: str) -> Finding:
     put_back = modify_account(difference.account, cluster, f"parent={above}")
     return warning(
         Code.TENANT_ACCOUNTS,
-        f"Account {difference.account} is {_below(difference.slurm_parent)} in Slurm,"
-        f" {_below(difference.parent)} in the ledger",
+        f"Account {difference.account} is {below_text(difference.slurm_parent)} in Slurm,"
+        f" {below_text(difference.parent)} in the ledger",
         "limits on types above it in Slurm bind it too",
         Mend(Place.ACCOUNTS, put_back),
         advice=f"Put it back: {put_back}; or adopt its place: slicewise tenant import.",
@@ -71,13 +71,9 @@ def place_warning(tenant: str, place: str, slurms: str, cluster: str) -> str:
     "" is the top.
     """
     return (
-        f"In Slurm {tenant} is {_below(slurms)}, and its limits bind"
+        f"In Slurm {tenant} is {below_text(slurms)}, and its limits bind"
         f" there: {modify_account(tenant, cluster, f'parent={place or ROOT_ACCOUNT}')}"
     )
-
-
-def _below(tenant: str) -> str:
-    return f"below {tenant}" if tenant else "at the top"
 
 
 def crowding_findings(

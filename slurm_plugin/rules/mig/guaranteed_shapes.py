@@ -115,7 +115,7 @@ def _slots(jobs: Iterable[JobView]) -> _Used:
 
 
 def _instances(job: JobView) -> Mapping[str, int]:
-    tasks = max(1, len(job.untouched))
+    tasks = job.tasks
     return {gres_type: count * tasks for gres_type, count in job.gpus.items()}
 
 

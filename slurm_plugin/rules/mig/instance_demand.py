@@ -130,7 +130,7 @@ def waiting_for_instances(
         and is_managed(job, partitions)
     )
     for job in sorted(those, key=lambda job: -job.priority):
-        cost, count = job_cost(job, costs), max(1, len(job.untouched))
+        cost, count = job_cost(job, costs), job.tasks
         if not waits_of(job).for_gpus:
             count = min(count, max(owed.get(job.job_id, 0), busy.get(job.job_id, 0)))
         if cost and (tenant := holder_of(job)) in left:

@@ -140,12 +140,7 @@ class OverviewFacts:
 
     def cost(self, job: JobView) -> int:
         """Millislices of a job, or of all tasks that share its record."""
-        return job_cost(job, self.costs) * tasks_of(job)
-
-
-def tasks_of(job: JobView) -> int:
-    """Number of array tasks that share the record; 1 of a job that is no array."""
-    return max(1, len(job.untouched))
+        return job_cost(job, self.costs) * job.tasks
 
 
 def service_of(job: JobView) -> str:

@@ -19,7 +19,6 @@ from slicewise.slurm_plugin.rules.overview.overview_facts import (
     OverviewFacts,
     Reader,
     service_of,
-    tasks_of,
 )
 from slicewise.slurm_plugin.rules.quota.nodes import gpus_on_nodes, has_gpus, node_capacity
 from slicewise.slurm_plugin.rules.quota.tenants import (
@@ -154,7 +153,7 @@ def waiting_by_tenant(facts: OverviewFacts) -> tuple[Counter[str], Counter[str]]
     for job in facts.waiting:
         tenant = holder_of(job)
         amounts[tenant] += facts.cost(job)
-        jobs[tenant] += tasks_of(job)
+        jobs[tenant] += job.tasks
     return amounts, jobs
 
 
@@ -173,7 +172,7 @@ def waiting_row(job: JobView, facts: OverviewFacts) -> WaitingNow:
         user=job.user,
         service=service_of(job),
         gpus=dict(job.gpus),
-        tasks=tasks_of(job),
+        tasks=job.tasks,
         cost_millislices=facts.cost(job),
         since_s=job.submit_s if job.eligible_s is None else job.eligible_s,
         reason=job.reason,

@@ -128,11 +128,12 @@ def _placed(name: str, place: str, policy: Policy) -> TakeOver:
 
 def _downwards(accounts: Accounts) -> Iterable[str]:
     """Return every account but root, each after the account above it."""
-    return sorted(accounts.keys() - {ROOT_ACCOUNT}, key=lambda name: (_depth(name, accounts), name))
+    return sorted(accounts.keys() - {ROOT_ACCOUNT}, key=lambda name: (depth(name, accounts), name))
 
 
-def _depth(name: str, accounts: Accounts) -> int:
-    depth = 0
+def depth(name: str, accounts: Accounts) -> int:
+    """How many accounts are above this one."""
+    above = 0
     while name := accounts.get(name, ""):
-        depth += 1
-    return depth
+        above += 1
+    return above

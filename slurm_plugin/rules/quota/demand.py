@@ -158,7 +158,7 @@ def guaranteed_instances(
     """Count the GPU instances by type for which ``guaranteed_use`` sums up the cost, by tenant."""
     used: dict[str, Counter[str]] = defaultdict(Counter)
     for job in _in_own(jobs, partitions):
-        tasks = max(1, len(job.untouched))
+        tasks = job.tasks
         used[holder_of(job)].update(
             {gres_type: count * tasks for gres_type, count in job.gpus.items()}
         )
@@ -180,7 +180,7 @@ def waiting_instances(jobs: Iterable[JobView], partitions: frozenset[str]) -> Ma
     for job in jobs:
         if waits_of(job).for_gpus and is_managed(job, partitions):
             for name, count in job.gpus.items():
-                waiting[name] += count * max(1, len(job.untouched))
+                waiting[name] += count * job.tasks
     return waiting
 
 
@@ -300,4 +300,4 @@ def late_before_s(now_s: float, grace_s: int) -> float:
 
 
 def _cost(job: JobView, costs: Mapping[str, Millislices]) -> int:
-    return job_cost(job, costs) * max(1, len(job.untouched))
+    return job_cost(job, costs) * job.tasks

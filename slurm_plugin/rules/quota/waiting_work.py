@@ -31,4 +31,4 @@ def waiting_work(jobs: Iterable[JobView], account: str, partitions: frozenset[st
     pending = (job for job in ours if job.state is JobState.PENDING and not is_resting(job))
     tags = (JobTag.find(job.admin_comment) for job in ours if job.state in WAITING)
     services = {tag.service for tag in tags if tag is not None and tag.service is not None}
-    return WaitingWork(sum(max(1, len(job.untouched)) for job in pending), tuple(sorted(services)))
+    return WaitingWork(sum(job.tasks for job in pending), tuple(sorted(services)))
