@@ -143,7 +143,8 @@ def test_a_wake_is_traced_from_the_request_to_the_first_byte(service: User):
     until(lambda: (told() or {}).get("state") == "ready")
     start = told()
     times_s = list(start["at_s"].values())
-    assert list(start["at_s"]) == [moment for moment in MOMENTS if moment != "ended"]
+    # Without a cache on the node nothing is brought to it.
+    assert list(start["at_s"]) == [one for one in MOMENTS if one not in {"brought", "ended"}]
     assert times_s == sorted(times_s)
     assert began_s < times_s[0] < times_s[-1] < answered_s
     spent_s = sum(phase["seconds"] for phase in start["phases"])
