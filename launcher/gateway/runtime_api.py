@@ -536,7 +536,9 @@ def idle_questions(text: str, known: LastLook) -> tuple[str, ...]:
     ``text``: the answers so far. Raises as ``parse_glance``.
     """
     shown = _parse_shown(text)
-    names = {shown.routes.get(service, "") for service in shown.asked} & known.idle.keys()
+    names = {
+        shown.services.routes.get(service, "") for service in shown.services.asked
+    } & known.idle.keys()
     names |= {name for name, backend in known.idle.items() if backend.sessions}
     return tuple(question for name in sorted(names) for question in _stat_questions(name))
 
@@ -581,7 +583,7 @@ def parse_glance(text: str, known: LastLook) -> Gateway | None:
     leads. Raises KeyError, ValueError or IndexError for anything else.
     """
     shown = _parse_shown(text)
-    if not _routed(shown.routes) & known.lines.keys() <= known.routed:
+    if not _routed(shown.services.routes) & known.lines.keys() <= known.routed:
         return None
     backends: dict[str, Backend] = {}
     for name, lines in known.lines.items():
@@ -653,43 +655,22 @@ class _Shown:
     """HAProxy's answers, parsed.
 
     Attributes:
+        services: what it has of services: a gateway without backends.
+        digests: digests of replicas' certificates, by server.
         failed: failed calls of gRPC, by server.
         rows: lines of ``show stat``, by backend and server.
         admin: administrative states, by backend and server.
     """
 
-    routes: Mapping[str, str]
-    complete: bool
-    closing: frozenset[str]
-    retry_after_s: Mapping[str, int]
-    in_time: Mapping[str, int]
-    failing: Mapping[str, str]
-    deadline_ms: Mapping[str, int]
-    retry_once: frozenset[str]
-    sequences: frozenset[str]
-    asked: frozenset[str]
+    services: Gateway
     digests: Mapping[str, str]
     failed: Mapping[str, int]
-    adapters: Mapping[str, int]
     rows: Mapping[str, Mapping[str, _Row]]
     admin: Mapping[str, Mapping[str, int]]
 
     def gateway(self, backends: Mapping[str, Backend]) -> Gateway:
         """Return the gateway that was shown, with these backends."""
-        return Gateway(
-            self.routes,
-            backends,
-            self.complete,
-            self.closing,
-            self.retry_after_s,
-            self.in_time,
-            failing=self.failing,
-            deadline_ms=self.deadline_ms,
-            retry_once=self.retry_once,
-            sequences=self.sequences,
-            asked=self.asked,
-            adapter_entries=self.adapters,
-        )
+        return replace(self.services, backends=backends)
 
     def backend(self, name: str) -> Backend:
         """Return a backend with all its servers, which were all shown."""
@@ -760,23 +741,21 @@ def _parse_shown(text: str) -> _Shown:
             _parse_states(takewhile(bool, lines), admin)
         elif line not in _BETWEEN:
             raise ValueError(line)
-    return _Shown(
+    services = Gateway(
         routes,
+        {},
         complete,
         frozenset(closing),
         _numbers(retry_after),
         _numbers(in_time),
-        {service: unquote(reason) for service, reason in failing.items()},
-        _numbers(deadlines),
-        frozenset(retried),
         frozenset(sequences),
-        frozenset(asked),
-        digests,
-        _numbers(failed),
-        _numbers(adapters),
-        rows,
-        admin,
+        failing={service: unquote(reason) for service, reason in failing.items()},
+        deadline_ms=_numbers(deadlines),
+        retry_once=frozenset(retried),
+        asked=frozenset(asked),
+        adapter_entries=_numbers(adapters),
     )
+    return _Shown(services, digests, _numbers(failed), rows, admin)
 
 
 def _parse_rows(header: str, lines: Iterable[str], rows: dict[str, dict[str, _Row]]) -> None:
