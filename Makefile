@@ -13,7 +13,7 @@ DOCS_READY := $(DOCS_VENV)/.ready
 PACKAGES_VENV := .venv-packages
 PACKAGES_READY := $(PACKAGES_VENV)/.ready
 
-.PHONY: help setup tests-setup lock packages demo test lint unit integration soak nightly mutation docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-wake bench-reaction bench-turn bench-rebalance bench-limits bench-commands bench-web bench-meters wheel slurm slurm-tree matrix wheelhouse sbom deb rpm bench-history bench-fair-queue bench-rpcs format clean
+.PHONY: help setup tests-setup lock packages demo test lint unit integration soak nightly mutation docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-wake bench-weights bench-reaction bench-turn bench-rebalance bench-limits bench-commands bench-web bench-meters wheel slurm slurm-tree matrix wheelhouse sbom deb rpm bench-history bench-fair-queue bench-rpcs format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -202,6 +202,9 @@ bench-admission: setup ## What admission costs slurmctld and the daemon: build/r
 
 bench-wake: setup ## Waking from zero beside a bare sbatch of the same Triton: build/reports/wake.json (minutes)
 	@$(BIN)/python -m benchmarks.wake
+
+bench-weights: setup ## Waking with weights on the node beside a shared disk: build/reports/weights.json, .png (minutes; root)
+	@$(BIN)/python -m benchmarks.weights
 
 bench-reaction: setup ## How soon a loan comes and goes back: build/reports/reaction.json (twenty minutes)
 	@$(BIN)/python -m benchmarks.reaction

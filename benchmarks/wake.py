@@ -127,7 +127,8 @@ class Site:
 
 
 @contextmanager
-def _sandbox() -> Iterator[Sandbox]:
+def sandbox_up() -> Iterator[Sandbox]:
+    """Bring up a sandbox in which the tenant has quota for two slices, and take it down."""
     sandbox = Sandbox.up(Path(mkdtemp(prefix="slicewise-wake-")), progress=print)
     try:
         sandbox.run("root", ("slicewise", "tenant-quota", "set", TENANT, "--nominal", "2"))
@@ -136,40 +137,43 @@ def _sandbox() -> Iterator[Sandbox]:
         sandbox.down()
 
 
-def _site(sandbox: Sandbox, name: str, models: Path) -> Site:
+def site_of(sandbox: Sandbox, name: str, models: Path, settings: Path | None = None) -> Site:
+    """Apply a service of the repository, with other ``settings`` than the sandbox's if given."""
     values = {"name": name, "tenant": TENANT, "profile": PROFILE, "models": models}
     file = sandbox.layout.home / sandbox.state.users[USER].name / f"{name}.toml"
     file.write_text(FILE.format_map(values))
-    applied = sandbox.run(USER, ("slicewise", "service", "apply", str(file), "--json"))
+    config = f"SLICEWISE_CONFIG={settings or sandbox.layout.settings_file}"
+    words = ("env", config, "slicewise", "service", "apply", str(file), "--json")
+    applied = sandbox.run(USER, words)
     script = BARE.format(**values, triton=sandbox.layout.bin / "tritonserver", ports=BARE_PORTS)
     return Site(sandbox, name, json.loads(applied.stdout)["url"], script)
 
 
-def _loading(models: Path) -> Path:
-    """Copy the repository, with a model of one instance that takes ``LOAD_S`` to load."""
-    slow = models.with_name("loading")
-    shutil.copytree(models, slow)
-    with (slow / "tokens" / "1" / "model.py").open("a") as program:
-        program.write(LOADING)
-    configuration = slow / "tokens" / "config.pbtxt"
+def changed_model(models: Path, copy: Path, lines: str) -> Path:
+    """Copy the repository, with a model of one instance that ends with these lines."""
+    shutil.copytree(models, copy)
+    with (copy / "tokens" / "1" / "model.py").open("a") as program:
+        program.write(lines)
+    configuration = copy / "tokens" / "config.pbtxt"
     configuration.write_text(configuration.read_text().replace("count: 2", "count: 1"))
-    return slow
+    return copy
 
 
 def measure(rounds: int) -> Mapping[str, Any]:
     """Measure, and return the whole report."""
-    with _sandbox() as sandbox:
+    with sandbox_up() as sandbox:
         models = publish_models(sandbox.layout.models)
-        sites = (_site(sandbox, "at-once", models), _site(sandbox, "loading", _loading(models)))
-        at_once, loading = (_compare(site, rounds) for site in sites)
+        loading = changed_model(models, models.with_name("loading"), LOADING)
+        sites = (site_of(sandbox, "at-once", models), site_of(sandbox, "loading", loading))
+        at_once, with_load = (_compare(site, rounds) for site in sites)
         sandbox.layout.site_conf.write_text(f"{DEFAULT_SCHEDULER}\n")
         sandbox.run("root", ("scontrol", "reconfigure"))
         slow_at_once, slow_loading = (_compare(site, rounds) for site in sites)
     return {
-        "wake_vs_bare": loading["wake_vs_bare"],
+        "wake_vs_bare": with_load["wake_vs_bare"],
         "wake_vs_bare_without_load": at_once["wake_vs_bare"],
         "load_s": LOAD_S,
-        "with_load": loading,
+        "with_load": with_load,
         "without_load": at_once,
         "default_scheduler": {"with_load": slow_loading, "without_load": slow_at_once},
         "scheduler": DEFAULT_SCHEDULER,
@@ -184,18 +188,18 @@ def _compare(site: Site, rounds: int) -> Mapping[str, Any]:
     phases = random.Random(SEED)  # noqa: S311 -- when a wake meets the loops, not a secret
     # The first wake and the first bare start find cold files, so that pair does not count.
     pairs = [
-        (_wake(site, phases.random()), _bare(site, phases.random())) for _ in range(rounds + 1)
+        (wake_s(site, phases.random()), bare_s(site, phases.random())) for _ in range(rounds + 1)
     ][1:]
     wakes, bares = (list(one) for one in zip(*pairs, strict=True))
-    wake_s, bare_s = ([steps[-1] - steps[0] for steps in one] for one in (wakes, bares))
+    wakes_s, bares_s = ([steps[-1] - steps[0] for steps in one] for one in (wakes, bares))
     return {
-        "wake_vs_bare": median(wake_s) / median(bare_s),
-        "wake_median_s": median(wake_s),
-        "bare_median_s": median(bare_s),
+        "wake_vs_bare": median(wakes_s) / median(bares_s),
+        "wake_median_s": median(wakes_s),
+        "bare_median_s": median(bares_s),
         "wake_steps_ms": dict(zip(WAKE_STEPS, step_medians_ms(wakes), strict=True)),
         "bare_steps_ms": dict(zip(BARE_STEPS, step_medians_ms(bares), strict=True)),
-        "wake_s": wake_s,
-        "bare_s": bare_s,
+        "wake_s": wakes_s,
+        "bare_s": bares_s,
     }
 
 
@@ -205,7 +209,7 @@ def step_medians_ms(rounds: Sequence[Sequence[float]]) -> list[float]:
     return [round(median(step), 1) for step in zip(*steps, strict=True)]
 
 
-def _wake(site: Site, phase_s: float) -> Sequence[float]:
+def wake_s(site: Site, phase_s: float) -> Sequence[float]:
     """Unix seconds of a request to a service at zero, and of the ends of ``WAKE_STEPS``."""
     until(site.rests)
     time.sleep(1 + phase_s)
@@ -238,7 +242,7 @@ def _private(uid: int) -> Path:
     raise FileNotFoundError("a replica's door")
 
 
-def _bare(site: Site, phase_s: float) -> Sequence[float]:
+def bare_s(site: Site, phase_s: float) -> Sequence[float]:
     """Unix seconds of sbatch and of the ends of ``BARE_STEPS``; Triton is asked every 20 ms."""
     until(lambda: not site.jobs())
     time.sleep(1 + phase_s)
