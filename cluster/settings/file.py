@@ -140,7 +140,7 @@ class GpuSettings(_Section):
     def _some_type(self) -> Self:
         if not self.types and not self.whole:
             raise ValueError("types: name at least one GRES type, or one of whole GPUs")
-        if cut := [kind for kind in self.whole if has_mig_size(kind)]:
+        if cut := [gres_type for gres_type in self.whole if has_mig_size(gres_type)]:
             raise ValueError(
                 f"whole: {', '.join(cut)} is no whole GPU, as the size of a MIG instance in its"
                 " name says; name it in types of its model"
@@ -691,7 +691,7 @@ class Settings(_Section):
 
     @model_validator(mode="after")
     def _types_are_unambiguous(self) -> Self:
-        types = [kind for gpu in self.gpus.values() for kind in (*gpu.types, *gpu.whole)]
+        types = [gres_type for gpu in self.gpus.values() for gres_type in (*gpu.types, *gpu.whole)]
         types += SHARED
         twice = sorted({gres_type for gres_type in types if types.count(gres_type) > 1})
         if twice:
@@ -705,14 +705,14 @@ class Settings(_Section):
 
     @model_validator(mode="after")
     def _bills_whole_numbers(self) -> Self:
-        for kind, cost in self.costs.items():
+        for gres_type, cost in self.costs.items():
             billed = self.billing.exact(cost)
             if billed.denominator != 1:
                 nearest = " and ".join(map(str, self.billing.nearest(self.costs.values())))
                 raise ValueError(
                     f"cluster.billing_per_slice: {self.billing.per_slice} would bill {billed} for "
-                    f"{kind}, which costs {slices_words(cost)}, but Slurm limits whole numbers; "
-                    f"the nearest values that bill whole numbers for all types: {nearest}"
+                    f"{gres_type}, which costs {slices_words(cost)}, but Slurm limits whole "
+                    f"numbers; the nearest values that bill whole numbers for all types: {nearest}"
                 )
         return self
 
