@@ -26,6 +26,8 @@ Shape = tuple[tuple[str, int], ...]
 JobKey = tuple[int, int]
 """A job's id, and which of an array's tasks it is where these are told apart."""
 
+LATEST_S = 1 << 62
+"""Stands for the start of the wait where Slurm does not report one; later than any other."""
 FIRST_TASKS = 64
 """The most waiting tasks of a QOS that count: more do not start before limits are updated again."""
 _FIRST_LOOK_S = 5

@@ -33,6 +33,7 @@ from slicewise.slurm_plugin.rules.common.costs import run_cost
 from slicewise.slurm_plugin.rules.common.qos_names import holder_of, is_own
 from slicewise.slurm_plugin.rules.quota.demand import has_types, types_left
 from slicewise.slurm_plugin.rules.quota.jobs import (
+    LATEST_S,
     JobsByHolder,
     Shape,
     WaitingJob,
@@ -75,8 +76,10 @@ class _Unit(NamedTuple):
 
     @property
     def since_s(self) -> int:
-        """When it began to wait, in Unix seconds; 0 for a run, and where Slurm does not say."""
-        return (self.job.since_s or 0) if self.job is not None else 0
+        """When it began to wait, in Unix seconds; 0 for a run, and late where nobody knows."""
+        if self.job is None:
+            return 0
+        return LATEST_S if self.job.since_s is None else self.job.since_s
 
 
 @dataclass

@@ -37,7 +37,7 @@ from typing import Literal, NamedTuple
 
 from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed
 from slicewise.slurm_plugin.rules.quota.demand import within_guarantees
-from slicewise.slurm_plugin.rules.quota.jobs import Shape, WaitingJob
+from slicewise.slurm_plugin.rules.quota.jobs import LATEST_S, Shape, WaitingJob
 from slicewise.slurm_plugin.rules.quota.lending import (
     NANOSLICES,
     Flow,
@@ -55,9 +55,6 @@ from slicewise.slurm_plugin.rules.reclaim.turns import Turn, for_turns, reclaim_
 from slicewise.slurm_plugin.rules.reclaim.victims import Reclaim, ReclaimInput, may_give
 from slicewise.slurm_plugin.rules.round.levels import LevelTree
 from slicewise.slurm_plugin.rules.round.world import World
-
-_LATEST_S = 1 << 62
-"""Stands for the start of the wait where Slurm does not report one; later than any other."""
 
 _NOTHING: Mapping[str, int] = {}
 
@@ -589,7 +586,7 @@ class _Grants:
         for name in reversed(downward(self._policy)):
             here = parts.setdefault(name, [])
             if queue := queues.get(name):
-                since_s = min(_LATEST_S if job.since_s is None else job.since_s for job in queue)
+                since_s = min(LATEST_S if job.since_s is None else job.since_s for job in queue)
                 here.append(self._part(name, since_s, is_account=True))
             heapify(here)
             if here:
