@@ -221,7 +221,7 @@ def joined(answer: Answer, after: Answer) -> Answer:
                 update={
                     "tenants": answer.tenants + after.tenants,
                     "loans": answer.loans + after.loans,
-                    "budgets": tuple(budgets.values()),
+                    "budgets": tuple(budgets[key] for key in sorted(budgets)),
                 }
             )
     raise TypeError(type(after))

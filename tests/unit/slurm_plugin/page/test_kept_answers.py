@@ -1,12 +1,14 @@
 """Tests what is asked of the daemon how often, and how pages of an answer are put together."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from stand_ins.scripted import settings
 from stand_ins.web_answers import Answers
 
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.meters import BUDGETED
 from slicewise.cluster.rpc.overview_messages import OverviewRequest
 from slicewise.slurm_plugin.common.ledger_requests import (
     StatementAnswer,
@@ -56,8 +58,27 @@ def test_two_pages_are_one_tree_with_each_budget_once():
     assert isinstance(both, TenantsAnswer)
     assert len(both.tenants) == 600
     assert len(both.loans) == len(first.loans) + len(second.loans)
-    assert both.budgets == first.budgets
+    assert len(both.budgets) == len(first.budgets)
+    assert set(both.budgets) == set(first.budgets)
     assert both.more is None
+
+
+def test_of_two_pages_budgets_of_slices_come_before_those_of_tokens():
+    answer = Answers(600).tenants(TenantsRequest())
+    slices, tokens = (
+        next(status for status in answer.budgets if status.budget.meter == meter)
+        for meter in BUDGETED
+    )
+    pages = (
+        answer.model_copy(
+            update={"budgets": (replace(slices, tenant=name), replace(tokens, tenant=name))}
+        )
+        for name in ("a", "b")
+    )
+    both = joined(*pages)
+    assert isinstance(both, TenantsAnswer)
+    shown = [(status.budget.meter, status.tenant) for status in both.budgets]
+    assert shown == [(meter, name) for meter in BUDGETED for name in ("a", "b")]
 
 
 def test_pages_of_a_statement_are_put_together_in_their_order():
