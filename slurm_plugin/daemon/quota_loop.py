@@ -17,6 +17,7 @@ from slicewise.cluster.language.leader import ALONE, Leader
 from slicewise.cluster.language.slurm.asked import counted_waits
 from slicewise.cluster.language.slurm.interface import Association, Qos, Slurm
 from slicewise.cluster.language.units import slices_text
+from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.common.log import report, report_failure, warn
 from slicewise.slurm_plugin.ledger.store import Ledger
@@ -33,7 +34,8 @@ from slicewise.slurm_plugin.quota_cycle.lend import Renewed, planned, renew
 from slicewise.slurm_plugin.quota_cycle.uninstall import finish
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.common.free_instances import is_usable
-from slicewise.slurm_plugin.rules.common.qos_names import holder_of
+from slicewise.slurm_plugin.rules.common.qos_names import holder, holder_of
+from slicewise.slurm_plugin.rules.common.released_soon import ReleasedSoon
 from slicewise.slurm_plugin.rules.common.uninstalled import UNINSTALLED
 from slicewise.slurm_plugin.rules.limits.changes import changed_qos
 from slicewise.slurm_plugin.rules.limits.nudge import nudge
@@ -64,6 +66,7 @@ from slicewise.slurm_plugin.rules.round.wanted import Conf
 from slicewise.slurm_plugin.rules.round.what_if import ImaginedRound, imagined
 from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
 from slicewise.slurm_plugin.rules.services.hold_back import about_to_start
+from slicewise.slurm_plugin.rules.services.slot_actions import TenantCapacity, released_soon
 from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _QUICK_S = 0.1
@@ -274,8 +277,7 @@ class QuotaLoop:
             return ledger_view, None
         lent = await self._lend(ledger_view, shown.associations)
         world = self._renewed.world if self._renewed else None
-        kept_back = self._kept_back()
-        shown = replace(shown, barred=seen.barred, kept_back=kept_back, world=world)
+        shown = replace(shown, barred=seen.barred, soon=self._released_soon(), world=world)
         compiled = await compile_in_turn(self._slurm, self._ledger, self._settings, shown, lent)
         if compiled.changes or not is_same or since_s == inf:
             since_s = time.monotonic()
@@ -521,7 +523,7 @@ class QuotaLoop:
         looked_s, jobs = seen.looked_monotonic_s, seen.quota_jobs
         requeues.follow(jobs, looked_s)
         config = {} if self._conf is None else self._conf.config
-        wanting = kept_back_waiting(jobs, self._kept_back())
+        wanting = kept_back_waiting(jobs, self._released_soon())
         if wanting is not jobs:
             self._wanting = wanting = as_known(self._wanting, wanting)
         return SlurmView(
@@ -544,21 +546,34 @@ class QuotaLoop:
             by_holder=self._by_holder(wanting),
         )
 
-    def _kept_back(self) -> Mapping[int, frozenset[int]]:
-        """The slots that only quota keeps back, by array job id.
+    def _released_soon(self) -> Mapping[int, ReleasedSoon]:
+        """The slots that quota kept back and that have room by this look, by array job id.
 
         None counts that waits for a lender, and none while the launcher is silent: nobody would
         release it, and what is lent for it would lie idle.
         """
         seen = self._cluster_state
-        if time.monotonic() - seen.heard_s > _SILENT_S:
+        if not any(seen.kept_back.values()) or time.monotonic() - seen.heard_s > _SILENT_S:
             return {}
-        return {
-            service.array_job_id: slots
+        held, most = self._by_holder(seen.jobs).held, seen.quotas.highest_limits
+        # Mostly a tenant holds all that it may: then its runs need not be counted.
+        services = [
+            service
             for service in seen.view.services
-            if (slots := seen.kept_back.get(service.array_job_id))
-            and not seen.evictions.waits(service.tenant)
-        }
+            if seen.kept_back.get(service.array_job_id)
+            and not seen.evictions.waits(tenant := service.tenant)
+            and held.by_tenant.get(tenant, 0) + service.cost_millislices <= most.get(tenant, 0)
+        ]
+
+        def room_of(service: ServiceView) -> TenantCapacity | None:
+            tenant = service.tenant
+            places = (runs for place, runs in held.places.items() if holder(*place) == tenant)
+            jobs = [run.job for runs in places for run in runs]
+            alike = [other for other in seen.view.services if other.tenant == tenant]
+            # In other modes loans are imagined, too.
+            return seen.quotas.room(service, jobs, alike, borrows=True)
+
+        return released_soon(services, seen.kept_back, room_of)
 
     @property
     def _compiles(self) -> bool:

@@ -7,6 +7,7 @@ from functools import cached_property
 from slicewise.cluster.language.billing import BillingUnit
 from slicewise.cluster.language.jobs import JobView, NodeView, PartitionView
 from slicewise.cluster.language.slurm.interface import Association, Qos
+from slicewise.slurm_plugin.rules.common.released_soon import ReleasedSoon
 from slicewise.slurm_plugin.rules.limits.desired import (
     Allowed,
     DesiredLimits,
@@ -37,7 +38,7 @@ class SlurmNow:
     Attributes:
         is_fresh: whether the jobs were read no earlier than the limits.
         barred: the jobs that want no quota, see ``barred``.
-        kept_back: slots that want quota, by array job id, see ``kept_back``.
+        soon: held slots that want quota, by array job id, see ``kept_back``.
         world: that of a round before, of which all stays that has not changed since.
     """
 
@@ -48,13 +49,13 @@ class SlurmNow:
     nodes: tuple[NodeView, ...]
     is_fresh: bool = True
     barred: Barred = NOTHING_BARRED
-    kept_back: Mapping[int, frozenset[int]] = field(default_factory=dict, hash=False)
+    soon: Mapping[int, ReleasedSoon] = field(default_factory=dict, hash=False)
     world: World | None = field(default=None, compare=False)
 
     @cached_property
     def quota_jobs(self) -> tuple[JobView, ...]:
         """The jobs as quota is decided for them."""
-        return kept_back_waiting(self.barred.told(self.jobs), self.kept_back)
+        return kept_back_waiting(self.barred.told(self.jobs), self.soon)
 
 
 @dataclass(frozen=True)

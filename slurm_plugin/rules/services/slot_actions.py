@@ -1,6 +1,6 @@
 """Plans which slots of a service's array to release, hold or requeue, as the launcher desires."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from slicewise.cluster.language.codes import Code
@@ -8,6 +8,8 @@ from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.jobs import JobView
 from slicewise.cluster.language.units import slices_text
 from slicewise.cluster.rpc.messages import ServiceView, SlotView
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, qos_name
+from slicewise.slurm_plugin.rules.common.released_soon import ReleasedSoon
 
 _QUOTA_USED_UP = frozenset({"QOSGrpBilling", "QOSGrpGRES"})
 """Slurm's reasons: of slices, of instances of a type."""
@@ -81,6 +83,38 @@ def plan_desired(
         requeue_hold=_indices(service, {"starting", "running"}) - desired_slots,
         note=_note(service, room, taken) if plan.kept_back else "",
     )
+
+
+def released_soon(
+    services: Iterable[ServiceView],
+    kept_back: Mapping[int, frozenset[int]],
+    room_of: Callable[[ServiceView], TenantCapacity | None],
+) -> Mapping[int, ReleasedSoon]:
+    """The slots that were ``kept_back`` and have room now, by array job id.
+
+    Those of an array for which the tenant's own QOS has not room for all count in the borrowed one.
+    Room for a type of GPU is asked for once of each tenant, and what one service takes of it is
+    taken from the next.
+    """
+    rooms: dict[tuple[str, str], TenantCapacity | None] = {}
+    soon: dict[int, ReleasedSoon] = {}
+    for service in services:
+        kept, alike = kept_back.get(service.array_job_id), (service.tenant, service.profile)
+        if not kept:
+            continue
+        if alike not in rooms:
+            rooms[alike] = room_of(service)
+        room = rooms[alike]
+        slots = plan_desired(service, kept, room).release
+        if room is None or not slots:
+            continue
+        taken = len(slots) * service.cost_millislices
+        is_own = room.own_held + taken <= room.own
+        own_held = room.own_held + taken * is_own
+        rooms[alike] = replace(room, held=room.held + taken, own_held=own_held)
+        qos = qos_name(service.tenant) if is_own else borrowed_qos(service.tenant)
+        soon[service.array_job_id] = ReleasedSoon(qos, slots)
+    return soon
 
 
 def plan_guard(

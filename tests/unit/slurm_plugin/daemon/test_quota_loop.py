@@ -1275,3 +1275,40 @@ async def test_slots_of_a_launcher_that_is_silent_are_lent_nothing(
     await world.look(*SLOTS, *own)
     await world.limits.compile()
     assert world.ledger.lent == ()
+
+
+async def test_a_slot_about_to_be_released_in_its_own_qos_finds_the_limit_there() -> None:
+    """The borrowed QOS got the slice that came free in the own one, and the slot, released in the
+    own QOS, waited for one more round.
+    """
+    world = World()
+    nlp = tenant("nlp", 3000, borrowing_limit_millislices=Millislices(3000), weight=10)
+    world.ledger.shown = policy_of(VISION, nlp)
+    own, on_loan = running("nlp", 3, is_own=True), running("nlp", 6)[3:]
+    await served(world, *own, *on_loan)
+    await world.look(*SLOTS, *own[1:], *on_loan)
+    await world.limits.compile()
+    standing = world.cluster_state.quotas.standings["nlp"]
+    assert standing.own_qos_limit_millislices == 3000
+    assert standing.borrowed_qos_limit_millislices == 3000
+
+
+async def test_a_guarantee_without_more_of_their_type_is_lent_for_all_slots_kept_back() -> None:
+    world = World()
+    keeps = tenant(
+        "nlp",
+        3000,
+        lending_limit_millislices=Millislices(3000),
+        type_nominals={"1g.10gb": 1},
+    )
+    audio = tenant("audio", 0, borrowing_limit_millislices=Millislices(7000))
+    world.ledger.shown = policy_of(VISION, keeps, audio)
+    own = running("nlp", 1, is_own=True)
+    waits = [
+        replace(WAITS, job_id=70 + nth, account="audio", qos=borrowed_qos("audio"))
+        for nth in range(6)
+    ]
+    await served(world, *own, *waits)
+    assert world.cluster_state.kept_back == {814: frozenset({0, 1})}
+    await world.limits.compile()
+    assert sum(loan.amount_millislices for loan in world.ledger.lent) == 6000

@@ -9,6 +9,7 @@ from stand_ins.scripted import job
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.rpc.messages import ServiceView, SlotState
 from slicewise.cluster.rpc.order_messages import ServiceOrder
+from slicewise.slurm_plugin.rules.common.released_soon import ReleasedSoon
 from slicewise.slurm_plugin.rules.services.slot_actions import (
     SlotActions,
     TenantCapacity,
@@ -20,6 +21,7 @@ from slicewise.slurm_plugin.rules.services.slot_actions import (
     plan_desired,
     plan_guard,
     released_millislices,
+    released_soon,
 )
 
 
@@ -288,3 +290,35 @@ def test_a_slot_that_its_tenant_may_never_have_leaves_what_is_left_to_smaller_on
     kept = plan_desired(after(waits, plan), of(0, 1), replace(shrunk, own_held=1000, held=1000))
     assert (kept.release, kept.kept_back) == (of(), of(1))
     assert plan_guard(waits, of(0, 1), room=replace(shrunk, own=2000, most=2000)) == SlotActions()
+
+
+OWN, BORROWED = "slicewise_vision", "slicewise_vision_borrowed"
+SOON = [
+    # own limit, held of it, the most that it may hold, held of all, what is released of two slots
+    (3000, 3000, 3000, 3000, None),
+    (3000, 2000, 3000, 2000, ReleasedSoon(OWN, of(0))),
+    (3000, 1000, 6000, 4000, ReleasedSoon(OWN, of(0, 1))),
+    (3000, 2000, 6000, 5000, ReleasedSoon(OWN, of(0))),
+    (3000, 2000, 6000, 4000, ReleasedSoon(BORROWED, of(0, 1))),
+    (3000, 3000, 6000, 5000, ReleasedSoon(BORROWED, of(0))),
+]
+
+
+@pytest.mark.parametrize(("own", "own_held", "most", "held", "soon"), SOON)
+def test_slots_that_were_kept_back_are_released_soon_as_far_as_there_is_room(
+    own: int, own_held: int, most: int, held: int, soon: ReleasedSoon | None
+) -> None:
+    view = service("held", "held", "running")
+    room = TenantCapacity(own, own_held, most, held)
+    kept = {view.array_job_id: of(0, 1)}
+    expected = {} if soon is None else {view.array_job_id: soon}
+    assert released_soon((view,), kept, lambda _: room) == expected
+
+
+def test_services_of_a_tenant_share_its_room_and_one_without_quota_has_none() -> None:
+    views = [service("held").model_copy(update={"array_job_id": nth}) for nth in (814, 815)]
+    kept = {814: of(0), 815: of(0)}
+    soon = released_soon(views, kept, lambda _: holds(2000))
+    assert soon == {814: ReleasedSoon(OWN, of(0))}
+    assert released_soon(views, kept, lambda _: None) == {}
+    assert released_soon(views, {}, lambda _: holds(0)) == {}
