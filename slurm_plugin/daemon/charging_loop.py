@@ -180,6 +180,10 @@ class ChargingLoop:
         if self._has_booked or rollovers or time.monotonic() >= self._seal_due_s:
             await self._seal()
 
+    async def stand_by(self) -> None:
+        """Forget what was left of tokens: another daemon books them."""
+        self._cluster_state.quotas.left_tokens = {}
+
     async def _share(self, jobs: tuple[JobView, ...], safe_s: int) -> None:
         """Divide the hours of shared services that are over among those who asked."""
         self._share_due_s = time.monotonic() + _SHARE_S

@@ -201,7 +201,10 @@ class _Daemon:
             "history_looks": self._history.look,
             "history": self._history.turn,
         }
-        otherwise: Mapping[str, Step] = {"priorities": self._deciding.priorities.start}
+        otherwise: Mapping[str, Step] = {
+            "bookkeeping": self._deciding.charging.stand_by,
+            "priorities": self._deciding.priorities.start,
+        }
         for name, turn in led.items():
             repeat(name, self._led(turn, otherwise.get(name)))
 

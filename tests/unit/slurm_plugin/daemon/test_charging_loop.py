@@ -47,6 +47,15 @@ def asked(slurm: ScriptedSlurm) -> int:
     return len([one for one in slurm.done if one[0] == "runs"])
 
 
+async def test_beside_a_daemon_that_books_tokens_what_was_left_of_them_is_forgotten() -> None:
+    """Once it leads again, it would say for a moment what was left hours ago."""
+    slurm = ScriptedSlurm(RUNNING)
+    cluster_state = await seen(slurm)
+    cluster_state.quotas.left_tokens = {"vision": 0}
+    await ledger_view_of(slurm, ScriptedLedger(), cluster_state).stand_by()
+    assert cluster_state.quotas.left_tokens == {}
+
+
 @pytest.mark.parametrize("failure", [DOWN, OutsideError("SW-SLURM-FAILED", "sacct: error")])
 async def test_without_accounting_runs_are_reserved_and_the_watermark_stays(
     failure: SlicewiseError,
