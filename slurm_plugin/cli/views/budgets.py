@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from slicewise.cluster.language.meters import BUDGETED, SLICES, Meter
+from slicewise.cluster.language.meters import SLICES, Meter, meter_named
 from slicewise.cluster.runtime.console import Column, FittingTable, column
 from slicewise.slurm_plugin.cli.views.texts import NOTHING, amount_cell, reset_text, times_column
 from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus
@@ -31,7 +31,7 @@ def budgets_table(found: Sequence[BudgetStatus], now_s: int) -> FittingTable:
 
 
 def _amount(amount: int | None, budget: BudgetStatus) -> Text:
-    return NOTHING if amount is None else amount_cell(amount, BUDGETED[budget.budget.meter])
+    return NOTHING if amount is None else amount_cell(amount, meter_named(budget.budget.meter))
 
 
 def _of_period(found: Sequence[BudgetStatus]) -> Iterable[Column]:

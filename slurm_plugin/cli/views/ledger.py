@@ -7,7 +7,7 @@ from typing import Literal
 
 from rich.text import Text
 
-from slicewise.cluster.language.meters import BUDGETED, SLICES
+from slicewise.cluster.language.meters import SLICES, meter_named
 from slicewise.cluster.runtime.console import Column, FittingTable, column
 from slicewise.slurm_plugin.cli.views.texts import (
     NOTHING,
@@ -164,11 +164,11 @@ def balances_table(lines: Sequence[BalanceLine]) -> FittingTable:
 def _units(lines: Sequence[BalanceLine]) -> Iterable[Column]:
     """The column that says of what each line is, only if they are not all of slices."""
     if any(line.meter != SLICES.name for line in lines):
-        yield column("of", (BUDGETED[line.meter].unit for line in lines))
+        yield column("of", (meter_named(line.meter).unit for line in lines))
 
 
 def _amount(line: BalanceLine, amount: int) -> Text:
-    return amount_cell(amount, BUDGETED[line.meter])
+    return amount_cell(amount, meter_named(line.meter))
 
 
 def _budgeted(line: BalanceLine, amount: int) -> Text:

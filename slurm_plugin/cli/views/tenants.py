@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.text import Text
 
 from slicewise.cluster.language.documents import HIDDEN
-from slicewise.cluster.language.meters import BUDGETED
+from slicewise.cluster.language.meters import meter_named
 from slicewise.cluster.language.units import slices_text, slices_words
 from slicewise.cluster.runtime.console import Column, Facts, FittingTable, column, time_text
 from slicewise.slurm_plugin.cli.views.texts import (
@@ -248,10 +248,10 @@ def _budget_text(details: Details) -> str:
 
 def _tokens_text(tenant: str, status: BudgetStatus) -> str:
     budget = budget_text(status.budget)
-    payer = "" if status.tenant == tenant else f" of {status.tenant}, which pays"
+    payer = "" if status.tenant == tenant else f"; {status.tenant} pays"
     if status.left is None:
         return f"{budget}{payer}; begins when the daemon runs"
-    left = amount_text(status.left, BUDGETED[status.budget.meter])
+    left = amount_text(status.left, meter_named(status.budget.meter))
     return f"{left} left of {budget}{payer}; resets {reset_text(status.resets_s)}"
 
 

@@ -1,6 +1,6 @@
 """Figures of the page in words."""
 
-from slicewise.cluster.language.meters import BUDGETED, SLICES
+from slicewise.cluster.language.meters import SLICES, meter_named
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 _FEW = 10
@@ -27,9 +27,8 @@ def amount_text(amount: int, meter: str) -> str:
     """An amount of what a budget is of: slice-hours as above, ``1,000,000 tokens``."""
     if meter == SLICES.name:
         return hours_text(amount)
-    if meter not in BUDGETED:  # Of a daemon that is newer than this page.
-        return f"{amount:,} {shortened(meter)}"
-    return f"{BUDGETED[meter].text(amount)} {BUDGETED[meter].unit}"
+    of = meter_named(meter)
+    return f"{of.text(amount)} {shortened(of.unit)}"
 
 
 def shortened(text: str) -> str:

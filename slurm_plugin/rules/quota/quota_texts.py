@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from slicewise.cluster.language.meters import BUDGETED, Meter
+from slicewise.cluster.language.meters import BUDGETED, Meter, meter_named
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.quota.attributes import ATTRIBUTES
@@ -91,7 +91,7 @@ def budget_text(budget: Budget | Literal["off"]) -> str:
     """``1,000 slice-hours a month, carries over 100, overdraft 50``."""
     if budget == "off":
         return "none"
-    meter = BUDGETED[budget.meter]
+    meter = meter_named(budget.meter)
     words = [f"{meter.text(budget.amount)} {meter.unit}{_every(budget.period)}"]
     if budget.carry_over:
         words.append(f"carries over {_most(budget.carry_over, 'all', meter)}")

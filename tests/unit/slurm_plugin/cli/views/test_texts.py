@@ -28,6 +28,8 @@ from slicewise.slurm_plugin.rules.accounting.types import (
     RunKey,
     StatementRow,
 )
+from slicewise.slurm_plugin.rules.pages.words import amount_text
+from slicewise.slurm_plugin.rules.quota.quota_texts import budget_text
 from slicewise.slurm_plugin.rules.quota.standings import Standing
 from slicewise.slurm_plugin.rules.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
@@ -303,6 +305,14 @@ def test_balances_of_tokens_stand_in_tokens_below_those_of_slice_hours():
     assert all(word in text for word in ("slice-hours", "tokens", "2,000,000", "1,500,000", "8.00"))
 
 
+def test_of_a_meter_that_a_newer_daemon_has_amounts_are_plain_numbers():
+    energy = BalanceLine("vision", "joules", 2_000_000, 1_500_000, 0, 500_000, 0, 1_500_000)
+    text = printed_text(ledger.balances_table([energy]))
+    assert all(word in text for word in ("joules", "2,000,000", "1,500,000"))
+    assert budget_text(Budget(Period.MONTH, 7_000, meter="joules")) == "7,000 joules a month"
+    assert amount_text(7_000, "joules") == "7,000 joules"
+
+
 def test_a_tenants_budget_of_tokens_is_shown_with_who_pays():
     def shown(payer: str, left: int | None) -> str:
         budget = Budget(Period.MONTH, 2_000_000, 0, 0, TOKENS.name)
@@ -310,6 +320,6 @@ def test_a_tenants_budget_of_tokens_is_shown_with_who_pays():
         return printed_text(tenants.details_table(replace(details(), token_budget=status)))
 
     assert "1,500 left of 2,000,000 tokens a month; resets 1970-02-01" in shown("vision", 1500)
-    assert "-5 left of 2,000,000 tokens a month of science, which pays" in shown("science", -5)
+    assert "-5 left of 2,000,000 tokens a month; science pays; resets" in shown("science", -5)
     assert "begins when the daemon runs" in shown("vision", None)
     assert "tokens" not in printed_text(tenants.details_table(details()))
