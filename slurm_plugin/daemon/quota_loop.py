@@ -277,7 +277,8 @@ class QuotaLoop:
             return ledger_view, None
         lent = await self._lend(ledger_view, shown.associations)
         world = self._renewed.world if self._renewed else None
-        shown = replace(shown, barred=seen.barred, soon=self._released_soon(), world=world)
+        soon = await asyncio.to_thread(self._released_soon)
+        shown = replace(shown, barred=seen.barred, soon=soon, world=world)
         compiled = await compile_in_turn(self._slurm, self._ledger, self._settings, shown, lent)
         if compiled.changes or not is_same or since_s == inf:
             since_s = time.monotonic()
