@@ -194,7 +194,7 @@ def _starts(site: Site) -> Sequence[Mapping[str, Any]]:
 def _report(
     starts: Mapping[str, Sequence[Mapping[str, Any]]], bares_s: Sequence[float], rounds: int
 ) -> Mapping[str, Any]:
-    median_s = {kind: median(start["wake_s"] for start in of) for kind, of in starts.items()}
+    median_s = {kind: median(start["wake_s"] for start in woken) for kind, woken in starts.items()}
     remote_s, bare_median_s = median_s["no cache"], median(bares_s)
     return {
         "on_disk_vs_no_cache": median_s["on disk"] / remote_s,
@@ -203,7 +203,7 @@ def _report(
         "vs_no_cache": {kind: seconds / remote_s for kind, seconds in median_s.items()},
         "wake_median_s": median_s,
         "bare_median_s": bare_median_s,
-        "phases_median_s": {kind: _phases_s(of) for kind, of in starts.items()},
+        "phases_median_s": {kind: _phases_s(woken) for kind, woken in starts.items()},
         "starts": starts,
         "bare_s": bares_s,
         "weights_bytes": WEIGHTS_BYTES,

@@ -42,8 +42,9 @@ def path_for(name: str) -> Path:
 
 def folder_of(pid: int) -> Path:
     """The folder of a run by that process; for a run that a test starts, in the outer run's."""
-    above = os.environ.get(_VARIABLE, tempfile.gettempdir())
-    return Path(above) / f"slicewise-tests-{pid}"
+    if above := os.environ.get(_VARIABLE):
+        return Path(above) / str(pid)  # Paths of sockets are short.
+    return Path(tempfile.gettempdir()) / f"slicewise-tests-{pid}"
 
 
 class RunFolder:

@@ -96,7 +96,8 @@ class Engine(Replica):
             self.pause()
             await self._goes_on.wait()
         if self.said.then == "is killed" and request.transport is not None:
-            request.transport.abort()
+            # As the kernel closes a killed process's connection: what was sent still arrives.
+            request.transport.close()
         return answer
 
 

@@ -27,8 +27,8 @@ def amount_text(amount: int, meter: str) -> str:
     """An amount of what a budget is of: slice-hours as above, ``1,000,000 tokens``."""
     if meter == SLICES.name:
         return hours_text(amount)
-    of = meter_named(meter)
-    return f"{of.text(amount)} {shortened(of.unit)}"
+    budgeted = meter_named(meter)
+    return f"{budgeted.text(amount)} {shortened(budgeted.unit)}"
 
 
 def shortened(text: str) -> str:
