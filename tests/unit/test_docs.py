@@ -154,6 +154,9 @@ def test_each_benchmark_is_a_target_that_help_shows_and_stands_in_the_first_tabl
     page = (DOCS / "reference" / "benchmarks.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \[`make (.*?)`\]", page.partition("\n## ")[0], re.MULTILINE)
     assert sorted(rows) == sorted(name for name in targets if name.startswith("bench-"))
+    headings = re.findall(r"^##+ (.*)$", page, re.MULTILINE)
+    known = {heading.lower().replace(" ", "-") for heading in headings}
+    assert set(re.findall(r"\(#(.*?)\)", page)) <= known
 
 
 def test_the_glossary_defines_each_word_once():
