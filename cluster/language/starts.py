@@ -8,6 +8,8 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
+from slicewise.cluster.language.units import counted
+
 Moment = Literal[
     "held",
     "seen",
@@ -189,8 +191,8 @@ def class_times(traces: Iterable[StartTrace]) -> tuple[ClassTimes, ...]:
 def class_sentences(traces: Iterable[StartTrace]) -> tuple[str, ...]:
     """Say for each class how long its starts took; without a full stop."""
     return tuple(
-        f"{times.start_class}: of {times.starts} {'start' if times.starts == 1 else 'starts'} that"
-        f" became ready half took {times.p50_s:.2f} s at most, 95 % {times.p95_s:.2f} s"
+        f"{times.start_class}: of {counted(times.starts, 'start')} that became ready half took"
+        f" {times.p50_s:.2f} s at most, 95 % {times.p95_s:.2f} s"
         for times in class_times(traces)
     )
 

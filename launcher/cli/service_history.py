@@ -10,6 +10,7 @@ from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.messages import ViewRequest
 from slicewise.cluster.rpc.read_messages import GenerationsRequest
 from slicewise.cluster.runtime.console import (
+    TO_THE_MINUTE,
     FittingTable,
     column,
     console,
@@ -78,7 +79,7 @@ def _table(past: Sequence[PastGeneration]) -> FittingTable:
             column("array job", (generation.array_job_id for generation in past), right=True),
             column(
                 "submitted",
-                (time_text(generation.submitted_s, "%Y-%m-%d %H:%M") for generation in past),
+                (time_text(generation.submitted_s, TO_THE_MINUTE) for generation in past),
             ),
             column("by", (generation.user for generation in past), rank=1),
             column(

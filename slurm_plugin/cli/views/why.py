@@ -7,7 +7,7 @@ from rich.text import Text
 
 from slicewise.cluster.language.units import slices_text
 from slicewise.cluster.rpc.read_messages import WhyAnswer, WhyRow, WhyTable
-from slicewise.cluster.runtime.console import Column, FittingTable, column, time_text
+from slicewise.cluster.runtime.console import TO_THE_MINUTE, Column, FittingTable, column, time_text
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.slurm_plugin.cli.views.texts import NOTHING
 
@@ -33,7 +33,7 @@ def _time(second: int) -> str:
     """Write a time by the local clock; with the day if that is not today."""
     day = time_text(second, "%Y-%m-%d")
     is_today = day == time_text(int(wall_s()), "%Y-%m-%d")
-    return time_text(second, "%H:%M:%S" if is_today else "%Y-%m-%d %H:%M")
+    return time_text(second, "%H:%M:%S" if is_today else TO_THE_MINUTE)
 
 
 def _tables(tables: Sequence[WhyTable]) -> Iterable[RenderableType]:
