@@ -133,7 +133,7 @@ class Line:
     async def route(self, runtime: HaproxyRuntime) -> bool:
         """Lead requests to the replica; return whether HAProxy took that."""
         targets = {self.endpoint: ServerMode.READY}
-        route = Route(self.service, self.concurrency, targets, self.engine.pool)
+        route = Route(self.service, self.concurrency, targets, self.engine.group)
         try:
             await runtime.set_grants(GrantsAnswer())
             await runtime.apply(plan_routes(await runtime.observe(), [route]).changes)

@@ -98,8 +98,8 @@ def gateway(
     random: Random, turn: int, services: int = SERVICES, every: int = 2, rarely: int = 100
 ) -> Gateway:
     """The gateway: a backend for each service, two requests in flight on each busy server."""
-    idle = "pool" if services == SERVICES else f"pool{IDLE}"
-    names = [f"{idle if n % every else 'pool'}{n}" for n in range(services)]
+    idle = "triton" if services == SERVICES else f"triton{IDLE}"
+    names = [f"{idle if n % every else 'triton'}{n}" for n in range(services)]
     routes = {f"t{n % TENANTS}/s{n}": name for n, name in enumerate(names)}
     backends = {
         name: _idle(random, rarely, services) if n % every else _busy(random, n, turn)

@@ -107,7 +107,7 @@ _OTHER_TRANSACTION = re.compile(r"ongoing transaction is about '([^']+)'")
 
 
 class HaproxyRuntime:
-    """Reads and changes each engine's pool of backends (``pool1`` ...) at run time.
+    """Reads and changes each engine's group of backends (``triton1`` ...) at run time.
 
     Every call raises UnreachableError (SW-GATEWAY-DOWN), or OutsideError (SW-GATEWAY-FAILED) with
     HAProxy's own message. Used with ``async with``, it hears a late answer before the loop ends.

@@ -248,8 +248,8 @@ def _halves(backend: str) -> tuple[str, ...]:
     HAProxy may show one more: of a configuration rendered when each engine had both. No request
     comes to it.
     """
-    pool = backend.rstrip(digits).removesuffix(IDLE)
-    has_grpc = any(engine.pool == pool and engine.grpc_paths for engine in ENGINES.values())
+    group = backend.rstrip(digits).removesuffix(IDLE)
+    has_grpc = any(engine.group == group and engine.grpc_paths for engine in ENGINES.values())
     return (backend, f"{backend}{GRPC}") if has_grpc else (backend,)
 
 
@@ -401,7 +401,7 @@ def most_files_of(configuration: str) -> int:
 def servers(settings: GatewaySettings) -> tuple[str, ...]:
     """Return each server that a replica may get, as ``BACKEND/rN``; without halves for gRPC."""
     return tuple(
-        _server(f"{engine.pool}{number}", index)
+        _server(f"{engine.group}{number}", index)
         for engine in ENGINES.values()
         for number in range(1, settings.backends + 1)
         for index in range(settings.servers)
@@ -438,7 +438,7 @@ class LastLook:
 
     Attributes:
         process: distinguishes it from every other process, as ``process_of`` reads it.
-        lines: how many servers each backend of the pool has, by name.
+        lines: how many servers each backend of the group has, by name.
         routed: the backends to which a route led.
         live: how many servers of the routed backends were not in maintenance.
         idle: the backends without servers, as they were last seen.
@@ -571,7 +571,7 @@ def parse(text: str) -> Gateway:
     names = [name for name, rows in shown.rows.items() if "r1" in rows]
     lined = {name: shown.backend(name) for name in names if not name.endswith(GRPC)}
     if not lined:
-        raise ValueError("no backend of the pool")
+        raise ValueError("no backend of the group")
     idle = {name: shown.vacant(name, 0) for name in shown.rows if _IDLE.fullmatch(name)}
     return shown.gateway(lined | idle)
 
@@ -841,7 +841,7 @@ def parse_map(text: str) -> Mapping[str, str]:
 
 
 def _parse_map(lines: Iterator[str]) -> dict[str, str]:
-    """Parse lines such as ``0x55d0 tenant/service pool3``, until an empty one."""
+    """Parse lines such as ``0x55d0 tenant/service triton3``, until an empty one."""
     found = {}
     for line in takewhile(bool, lines):
         address, key, value = line.split()

@@ -185,8 +185,8 @@ class AdapterWatch:
 
 def _replicas(service_plan: ServicePlan, state: State) -> Iterator[tuple[Run, Replica]]:
     """Yield the replicas that can be told, with what they are to have."""
-    engines = {engine.pool: engine for engine in ENGINES.values()}
-    engine = engines.get(service_plan.route.pool)
+    engines = {engine.group: engine for engine in ENGINES.values()}
+    engine = engines.get(service_plan.route.group)
     if not isinstance(engine, AdapterEngine):
         return
     spec = service_plan.spec

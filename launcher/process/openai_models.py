@@ -63,7 +63,7 @@ class OpenAIModels:
 
         A service for which this turn decided nothing stays as it was known.
         """
-        pools = {engine.pool for engine in ENGINES.values() if engine.api == OPENAI_API}
+        groups = {engine.group for engine in ENGINES.values() if engine.api == OPENAI_API}
         decided = {service.service for service in plan.services}
         models = self._known or {}
         self._known = {
@@ -71,7 +71,7 @@ class OpenAIModels:
             **{
                 service.service: _Service(service.submit_s, tuple(sorted(service.route.adapters)))
                 for service in plan.services
-                if service.route.pool in pools and not service.route.closing
+                if service.route.group in groups and not service.route.closing
             },
         }
 

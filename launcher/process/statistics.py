@@ -49,9 +49,9 @@ class ServiceStatistics:
 
     def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over which replicas each service has."""
-        pools = {service.service: service.route.pool for service in plan.services}
+        groups = {service.service: service.route.group for service in plan.services}
         engines = {
-            engine.pool: engine for engine in ENGINES.values() if isinstance(engine, CountedEngine)
+            engine.group: engine for engine in ENGINES.values() if isinstance(engine, CountedEngine)
         }
         for key in self._services.keys() - state.keys():
             del self._services[key]
@@ -60,7 +60,7 @@ class ServiceStatistics:
         tenants = set(map(tenant_of, state))
         self._tenants = {name: tenant for name, tenant in self._tenants.items() if name in tenants}
         for key, service_state in state.items():
-            if (engine := engines.get(pools.get(key, ""))) is not None:
+            if (engine := engines.get(groups.get(key, ""))) is not None:
                 try:
                     service = self._services.get(key) or self._new(key, engine)
                     service.engine = engine

@@ -62,12 +62,12 @@ class TokenWatch:
     def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over which replicas serve, and which services have an objective of tokens."""
         engines = {
-            engine.pool: engine for engine in ENGINES.values() if isinstance(engine, TokenEngine)
+            engine.group: engine for engine in ENGINES.values() if isinstance(engine, TokenEngine)
         }
         self._replicas = {
             service.service: dict(replicas_of(state[service.service], engine))
             for service in plan.services
-            if (engine := engines.get(service.route.pool)) is not None
+            if (engine := engines.get(service.route.group)) is not None
         }
         self._going = frozenset(
             (service.service, run)

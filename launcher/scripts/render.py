@@ -330,7 +330,7 @@ def gateway_files(
         "openai_api": OPENAI_API,
         "openai_name": OPENAI_NAME,
         "openai_paths": _openai_paths(),
-        "openai_pools": [engine.pool for engine in ENGINES.values() if engine.api == OPENAI_API],
+        "openai_groups": [engine.group for engine in ENGINES.values() if engine.api == OPENAI_API],
         "maps": Maps(settings.directory),
         "rate_map": settings.directory / RATE_MAP,
         "concurrent_map": settings.directory / CONCURRENT_MAP,

@@ -344,7 +344,7 @@ class Harness:
     ) -> None:
         """As the launcher would: compare with what is there and change it."""
         targets = {replica.endpoint: mode for replica, mode in replicas}
-        route = Route("t/a", concurrency, targets, "pool", **more)
+        route = Route("t/a", concurrency, targets, "triton", **more)
         await self.route(route)
 
     async def route(self, *routes: Route) -> None:
@@ -376,14 +376,14 @@ class Harness:
 
     async def has_counted(self, wanted: Mapping[int, tuple[int, int]]) -> bool:
         """Whether those are the answers and errors of the replicas that have answered, by port."""
-        lines = (await self.runtime.observe()).backends["pool1"].servers
+        lines = (await self.runtime.observe()).backends["triton1"].servers
         return wanted == {one.port: (one.answers, one.errors) for one in lines if one.answers}
 
     async def is_draining(self, replica: "Replica | ReplicaProcess") -> bool:
         """Whether the replica drains, with one request in flight: known, after a reload, once the
         process that was replaced has answered.
         """
-        shown = (await self.runtime.observe()).backends["pool1"].server_of(replica.endpoint)
+        shown = (await self.runtime.observe()).backends["triton1"].server_of(replica.endpoint)
         return shown is not None and (shown.mode, shown.in_flight) == (ServerMode.DRAIN, 1)
 
     async def waits(self, load: Load) -> bool:
@@ -500,10 +500,10 @@ async def statistics_up(
             services=[
                 SimpleNamespace(
                     service=key,
-                    route=SimpleNamespace(pool=pool, closing=False, adapters=adapters),
+                    route=SimpleNamespace(group=group, closing=False, adapters=adapters),
                     submit_s=7,
                 )
-                for key, pool in {"t/a": "pool", **models}.items()
+                for key, group in {"t/a": "triton", **models}.items()
             ]
         )
         served.turned(plan, {**dict.fromkeys(models, ServiceState()), **state})

@@ -120,7 +120,7 @@ async def test_answers_are_counted_by_time_and_errors_and_losses_beside_them(
     assert await has(8, 3, 0)
     async with replica_process() as dying:
         await gateway.set_replicas()
-        await gateway.route(Route("t/a", 2, {dying.endpoint: ServerMode.READY}, "pool"))
+        await gateway.route(Route("t/a", 2, {dying.endpoint: ServerMode.READY}, "triton"))
         lost = gateway.asking(1)
         await asyncio.wait_for(dying.is_asked(), 30)
         await dying.kill()
@@ -136,7 +136,7 @@ async def test_an_answer_that_nobody_reads_is_no_backlog(gateway: Harness, repli
     """By a thousand of them a service of one idle replica took all that quota and loans allow."""
 
     async def is_answered() -> bool:
-        shown = (await gateway.runtime.observe()).backends["pool1"]
+        shown = (await gateway.runtime.observe()).backends["triton1"]
         server = shown.server_of(replicas[0].endpoint)
         assert server is not None
         return (server.answers, server.in_flight) == (3, 0)
@@ -163,7 +163,7 @@ async def test_a_drain_under_load_fails_no_request(gateway: Harness, replicas):
 
 
 async def _drained(gateway: Harness, replica: Replica) -> bool:
-    server = (await gateway.runtime.observe()).backends["pool1"].server_of(replica.endpoint)
+    server = (await gateway.runtime.observe()).backends["triton1"].server_of(replica.endpoint)
     assert server is not None
     return server.mode is ServerMode.DRAIN and server.in_flight == 0
 
@@ -193,12 +193,12 @@ async def test_who_was_there_before_keeps_no_connection_to_the_next_at_its_addre
     replicas[0].pause()
     asked = gateway.asking(1)
     await eventually(lambda: gateway.waits(Load(in_flight=1)))
-    await gateway.runtime.apply([SetMode("pool1", 0, ServerMode.MAINT)])
+    await gateway.runtime.apply([SetMode("triton1", 0, ServerMode.MAINT)])
     replicas[0].go_on()
     assert statuses(await asyncio.gather(*asked)) == {200}
     # Beside it, a health check that began before the maintenance may still have its own.
     await eventually(lambda: _connected(replicas[0], 1))
-    await gateway.runtime.apply([SetTarget("pool1", 0, replicas[0].endpoint, 1)])
+    await gateway.runtime.apply([SetTarget("triton1", 0, replicas[0].endpoint, 1)])
     await eventually(lambda: _connected(replicas[0], 0))
 
 
@@ -247,15 +247,15 @@ async def test_a_paused_stand_in_can_be_stopped(gateway: Harness, replicas):
 
 
 async def _is_down(gateway: Harness, replica: Replica) -> bool:
-    server = (await gateway.runtime.observe()).backends["pool1"].server_of(replica.endpoint)
+    server = (await gateway.runtime.observe()).backends["triton1"].server_of(replica.endpoint)
     return server is not None and not server.up
 
 
 @pytest.mark.promise("Services come and go without a reload of HAProxy.")
 async def test_services_come_and_go_without_a_reload(gateway: Harness, replicas):
     routes = [
-        Route("t/a", 2, {replicas[0].endpoint: ServerMode.READY}, "pool"),
-        Route("t/b", 2, {replicas[1].endpoint: ServerMode.READY}, "pool"),
+        Route("t/a", 2, {replicas[0].endpoint: ServerMode.READY}, "triton"),
+        Route("t/b", 2, {replicas[1].endpoint: ServerMode.READY}, "triton"),
     ]
     await gateway.route(*routes)
     for name, replica in zip(("a", "b"), replicas, strict=True):
@@ -283,7 +283,9 @@ async def test_services_without_server_lines_are_served_in_turn(tmp_path: Path, 
 
         async def served(name: str, replica: Replica | None) -> None:
             targets = {} if replica is None else {replica.endpoint: ServerMode.READY}
-            routes = [Route(f"t/{one}", 2, targets if one == name else {}, "pool") for one in names]
+            routes = [
+                Route(f"t/{one}", 2, targets if one == name else {}, "triton") for one in names
+            ]
             await gateway.route(*routes)
 
         async def held(name: str) -> Load:
@@ -294,10 +296,12 @@ async def test_services_without_server_lines_are_served_in_turn(tmp_path: Path, 
 
         async def is_alone() -> bool:
             shown = await gateway.runtime.observe()
-            return "pool1" not in shown.routes.values() and not shown.backends["pool1"].sessions
+            return "triton1" not in shown.routes.values() and not shown.backends["triton1"].sessions
 
         await served("a", None)
-        assert not any(one == "pool1" for one in (await gateway.runtime.observe()).routes.values())
+        assert not any(
+            one == "triton1" for one in (await gateway.runtime.observe()).routes.values()
+        )
         for name, replica in zip("abc", (*replicas, replicas[0]), strict=True):
             gone = asyncio.create_task(gateway.ask(f"/t/{name}{INFER}"))
             asked = [asyncio.create_task(gateway.ask(f"/t/{name}{INFER}")) for _ in range(5)]
@@ -334,7 +338,7 @@ async def test_haproxy_killed_while_a_service_gets_server_lines_loses_no_later_r
     """After each of the changes: the launcher's next turn makes the rest."""
     few = {"services": 2, "backends": 1, "servers": 1}
     async with gateway_up(tmp_path, **few) as gateway:
-        ready = Route("t/a", 2, {replicas[0].endpoint: ServerMode.READY}, "pool")
+        ready = Route("t/a", 2, {replicas[0].endpoint: ServerMode.READY}, "triton")
         await gateway.route(replace(ready, targets={}))
         for made in range(5):
             plan = plan_routes(await gateway.runtime.observe(), [ready])
@@ -348,7 +352,7 @@ async def test_haproxy_killed_while_a_service_gets_server_lines_loses_no_later_r
             assert statuses(await asyncio.gather(*asked)) == {200}
             for _ in range(2):
                 await gateway.route(replace(ready, targets={}))
-            assert (await gateway.runtime.observe()).routes["t/a"].startswith("poolidle")
+            assert (await gateway.runtime.observe()).routes["t/a"].startswith("tritonidle")
 
 
 async def test_a_client_that_hangs_up_leaves_the_hold(gateway: Harness, replicas):
@@ -369,11 +373,11 @@ async def test_hang_ups_are_counted_beside_connections_that_failed(gateway: Harn
     """HAProxy counts each try at a server as a request of it."""
     await gateway.set_replicas(*((replica, ServerMode.READY) for replica in replicas))
     endpoint = replicas[0].endpoint
-    line = (await gateway.runtime.observe()).backends["pool1"].lines[endpoint.place]
+    line = (await gateway.runtime.observe()).backends["triton1"].lines[endpoint.place]
     await replicas[0].stop()
     tried = 0
     while tried < 3:
-        await gateway.runtime.apply([SetHealthy("pool1", line)])
+        await gateway.runtime.apply([SetHealthy("triton1", line)])
         assert statuses(await asyncio.gather(*gateway.asking(6))) == {200}
         load = await gateway.load()
         tried = load.answered - load.arrived
@@ -473,7 +477,7 @@ async def test_what_clients_are_told_is_right_again_a_turn_after_a_start(
     """None of it is written down."""
     told: dict[str, object] = {"closing": True, "retry_after_s": 7, "in_time": 3}
     await gateway.set_replicas((replicas[0], ServerMode.READY), **told)
-    gateway.runtime.keep({"t/a": "pool1"})
+    gateway.runtime.keep({"t/a": "triton1"})
     assert (await gateway.ask())[0] == 404
     await gateway.kill()
     await gateway.start()
@@ -495,7 +499,7 @@ async def test_after_a_kill_every_request_waits_for_the_launcher(
     ready = (replicas[0], ServerMode.READY), (replicas[1], ServerMode.READY)
     await gateway.set_replicas(*ready)
     if kept:
-        gateway.runtime.keep({"t/a": "pool1"})
+        gateway.runtime.keep({"t/a": "triton1"})
     busy = gateway.asking(20)
     await asyncio.sleep(WORK_S / 2)
     await gateway.kill()
@@ -549,10 +553,10 @@ async def test_without_a_launcher_the_wait_for_routes_ends_with_retry_after(tmp_
         assert "SW-GATEWAY-STARTING" in body["error"]
 
 
-async def test_routes_survive_a_smaller_pool(gateway: Harness, replicas):
+async def test_routes_survive_a_smaller_gateway(gateway: Harness, replicas):
     """The file names a backend that is no more: the service gets another one."""
     await gateway.kill()
-    Maps(gateway.settings.directory).services.write_text("t/a pool9\n")
+    Maps(gateway.settings.directory).services.write_text("t/a triton9\n")
     await gateway.start()
     await gateway.set_replicas((replicas[0], ServerMode.READY))
     assert (await gateway.ask())[0] == 200
@@ -750,19 +754,19 @@ async def test_state_survives_whoever_changed_it(gateway: Harness, replicas):
     endpoint = replicas[0].endpoint
     await gateway.runtime.apply(
         [
-            AddRoute("t/a", "pool2"),
-            SetTarget("pool2", 1, endpoint, 3),
-            SetMode("pool2", 1, ServerMode.READY),
-            SetHealthy("pool2", 1),
-            SetMode("pool2", 1, ServerMode.DRAIN),
+            AddRoute("t/a", "triton2"),
+            SetTarget("triton2", 1, endpoint, 3),
+            SetMode("triton2", 1, ServerMode.READY),
+            SetHealthy("triton2", 1),
+            SetMode("triton2", 1, ServerMode.DRAIN),
         ]
     )
     seen: Gateway = await HaproxyRuntime(gateway.settings).observe()
-    server = seen.backends["pool2"].servers[1]
-    assert seen.routes == {"t/a": "pool2"}
-    assert seen.backends["pool2"].server_of(endpoint) == server
+    server = seen.backends["triton2"].servers[1]
+    assert seen.routes == {"t/a": "triton2"}
+    assert seen.backends["triton2"].server_of(endpoint) == server
     assert server.mode is ServerMode.DRAIN
-    assert [s.mode for s in seen.backends["pool2"].servers] == [
+    assert [s.mode for s in seen.backends["triton2"].servers] == [
         ServerMode.MAINT,
         ServerMode.DRAIN,
         ServerMode.MAINT,
@@ -787,12 +791,12 @@ async def test_a_deleted_service_answers_all_that_wait_and_its_backend_is_free(
 
     async def is_free() -> bool:
         """HAProxy counts a request until it has done with it, a moment after its answer."""
-        return not (await gateway.runtime.observe()).backends["pool1"].sessions
+        return not (await gateway.runtime.observe()).backends["triton1"].sessions
 
     await eventually(is_free)
-    next_one = [Route("t/b", 2, {two.endpoint: ServerMode.READY}, "pool")]
+    next_one = [Route("t/b", 2, {two.endpoint: ServerMode.READY}, "triton")]
     plan = plan_routes(await gateway.runtime.observe(), next_one)
-    assert plan.routes == {"t/b": "pool1"}
+    assert plan.routes == {"t/b": "triton1"}
     await gateway.runtime.apply(plan.changes)
     assert (await gateway.ask(f"/t/b{INFER}"))[0] == 200
     assert replicas[1].served == 1
@@ -843,7 +847,9 @@ async def test_errors_and_answers_of_each_replica_are_counted(gateway: Harness, 
 
 async def test_what_a_stream_has_sent_is_counted_while_it_goes_on(gateway: Harness, replicas):
     async def sent_bytes() -> int:
-        server = (await gateway.runtime.observe()).backends["pool1"].server_of(replicas[0].endpoint)
+        server = (
+            (await gateway.runtime.observe()).backends["triton1"].server_of(replicas[0].endpoint)
+        )
         assert server is not None
         return server.sent_bytes
 
@@ -871,7 +877,7 @@ async def test_a_request_ends_after_its_services_deadline(gateway: Harness, repl
 
     async def is_counted() -> bool:
         """A moment after the client has its answer."""
-        backend = (await gateway.runtime.observe()).backends["pool1"]
+        backend = (await gateway.runtime.observe()).backends["triton1"]
         server = backend.server_of(replicas[0].endpoint)
         assert server is not None
         return (server.answers, server.response_errors, server.sent_bytes > 0) == (0, 1, True)
@@ -944,7 +950,7 @@ async def test_requests_at_a_replica_that_hangs_are_ended(gateway: Harness, repl
         hangs.hang()
 
         async def is_silent() -> bool:
-            lines = (await gateway.runtime.observe()).backends["pool1"].servers
+            lines = (await gateway.runtime.observe()).backends["triton1"].servers
             return any(line.is_silent and not line.up and line.in_flight for line in lines)
 
         await eventually(is_silent)
@@ -961,7 +967,7 @@ async def test_the_launcher_hears_at_once_that_a_request_is_held(gateway: Harnes
     (asked,) = gateway.asking(1)
 
     async def is_heard() -> bool:
-        return any(line.startswith("held pool1 ") for line in lines)
+        return any(line.startswith("held triton1 ") for line in lines)
 
     await eventually(is_heard)
     await gateway.set_replicas((replicas[0], ServerMode.READY))

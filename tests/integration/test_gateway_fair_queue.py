@@ -123,7 +123,7 @@ async def test_what_goes_round_as_its_replicas_die_keeps_its_place(
     asked = await ask_in_turn(gateway, *came)
     before = (await gateway.runtime.fair_positions())["t/a"]
     await gateway.set_replicas()
-    await gateway.runtime.apply([SendRound("pool1")])
+    await gateway.runtime.apply([SendRound("triton1")])
     await eventually(lambda: gateway.waits(Load(held=len(came) - 1)))
     if not stays_fair:
         await gateway.runtime.set_priorities({})

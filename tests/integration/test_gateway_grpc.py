@@ -187,7 +187,7 @@ async def test_while_starts_fail_calls_are_unavailable_with_the_reason(gateway: 
 
 async def test_a_replica_that_dies_is_unavailable(gateway: Harness):
     async with replica_process() as replica:
-        await gateway.route(Route("t/a", 2, {replica.endpoint: ServerMode.READY}, "pool"))
+        await gateway.route(Route("t/a", 2, {replica.endpoint: ServerMode.READY}, "triton"))
         asking = asyncio.create_task(refused(gateway, slicewise_service="t/a"))
         # HAProxy counts a call before it has connected, and what fails by then is sent elsewhere.
         await asyncio.wait_for(replica.is_asked(), 30)

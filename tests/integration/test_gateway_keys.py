@@ -77,7 +77,7 @@ async def test_who_reads_no_refusal_loses_his_connection_and_not_haproxys_memory
 
 async def test_nothing_that_a_client_says_leads_round_a_key(gateway: Harness, replicas):
     closed, free = (
-        Route(service, 4, {one.endpoint: ServerMode.READY}, "pool")
+        Route(service, 4, {one.endpoint: ServerMode.READY}, "triton")
         for service, one in zip(("t/a", "open/b"), replicas, strict=True)
     )
     await gateway.route(closed, free)
@@ -94,7 +94,7 @@ async def test_nothing_that_a_client_says_leads_round_a_key(gateway: Harness, re
 async def test_of_two_keys_the_one_that_opens_is_the_request_s(gateway: Harness, replicas):
     """Clients send a made-up key in one header because they can't leave it out."""
     both = {one.endpoint: ServerMode.READY for one in replicas}
-    await gateway.route(*(Route(one, 4, both, "pool") for one in ("t/a", "t/b")))
+    await gateway.route(*(Route(one, 4, both, "triton") for one in ("t/a", "t/b")))
     of_b, of_a = "swk_bbbb_secret", "swk_aaaa_secret"
     await gateway.set_keys({**KEYS, digest(of_b): "t/b", digest(of_a): "t/a"})
     used, a, b = set[str](), f"/t/a{INFER}", f"/t/b{INFER}"
@@ -131,7 +131,7 @@ async def test_of_two_keys_the_one_that_opens_is_the_request_s(gateway: Harness,
 @pytest.mark.promise("A key may open one service only, and its last use is seen.")
 async def test_a_key_of_one_service_opens_that_one_and_its_use_is_seen(gateway: Harness, replicas):
     one, other = (
-        Route(service, 4, {one.endpoint: ServerMode.READY}, "pool")
+        Route(service, 4, {one.endpoint: ServerMode.READY}, "triton")
         for service, one in zip(("t/a", "t/b"), replicas, strict=True)
     )
     await gateway.route(one, other)
@@ -298,8 +298,10 @@ async def test_every_service_may_want_a_key(tmp_path: Path):
 async def test_a_tenants_requests_are_limited(tmp_path: Path, replicas):
     limits = {"concurrent": 3, "tenants": {"slow": {"requests_per_s": 5}}}
     async with gateway_up(tmp_path, limits=limits) as gateway:
-        slow = Route("slow/b", 4, {replicas[1].endpoint: ServerMode.READY}, "pool")
-        await gateway.route(Route("t/a", 4, {replicas[0].endpoint: ServerMode.READY}, "pool"), slow)
+        slow = Route("slow/b", 4, {replicas[1].endpoint: ServerMode.READY}, "triton")
+        await gateway.route(
+            Route("t/a", 4, {replicas[0].endpoint: ServerMode.READY}, "triton"), slow
+        )
         replicas[0].pause()
         asked = gateway.asking(8)
         await eventually(lambda: _are_done(asked, 5))
@@ -334,8 +336,8 @@ async def test_clients_that_hang_up_leave_their_tenant_room(tmp_path: Path, repl
 
 async def test_a_tenant_s_held_requests_leave_others_room_by_default(gateway: Harness, replicas):
     """They come over connections of which each could carry more than a tenant may have."""
-    awake = Route("u/b", 4, {replicas[0].endpoint: ServerMode.READY}, "pool")
-    await gateway.route(Route("t/a", 4, {}, "pool"), awake)
+    awake = Route("u/b", 4, {replicas[0].endpoint: ServerMode.READY}, "triton")
+    await gateway.route(Route("t/a", 4, {}, "triton"), awake)
     most = gateway.settings.limits.concurrent
     request = service_pb2.ModelInferRequest(model_name="m")
     async with AsyncExitStack() as stack:
@@ -432,7 +434,7 @@ async def test_a_request_is_its_key_s_person_s_and_tenant_s(gateway: Harness, re
     await gateway.reload()
     await gateway.runtime.apply([MarkComplete()])
     target = {replicas[0].endpoint: ServerMode.READY}
-    await gateway.route(*(Route(name, 4, target, "pool") for name in ("t/a", "open/c")))
+    await gateway.route(*(Route(name, 4, target, "triton") for name in ("t/a", "open/c")))
     of_a = KeyGrant(opens="t/a", key_id="a" * 12, person="anna")
     of_bob = KeyGrant(opens="t", key_id="b" * 12, person="bob@example.org")
     await gateway.set_keys({digest(KEY): of_a, digest(OTHER): of_bob, digest(REVOKED): "t/b"})

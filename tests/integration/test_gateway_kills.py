@@ -207,7 +207,7 @@ def _grpc_code(error: grpc.aio.AioRpcError) -> str:
 async def _route(gateway: Harness, replicas: Sequence[ReplicaProcess]) -> None:
     """Both services have the same replicas: each answers as either engine."""
     ready = {replica.endpoint: ServerMode.READY for replica in replicas}
-    await gateway.route(Route("t/a", 4, ready, "pool"), Route("t/chat", 4, ready, "llamacpp"))
+    await gateway.route(Route("t/a", 4, ready, "triton"), Route("t/chat", 4, ready, "llamacpp"))
 
 
 @pytest.mark.promise("A request that dies with its replica is answered, also on a kept connection.")
@@ -283,7 +283,7 @@ async def _uploading(gateway: Harness) -> asyncio.subprocess.Process:
 async def test_a_request_that_arrives_in_parts_is_answered(gateway: Harness):
     """HAProxy ended it without a word: its replica was gone before the rest could be written."""
     async with _dies_at_once() as replica:
-        await gateway.route(Route("t/a", 4, {replica: ServerMode.READY}, "pool"))
+        await gateway.route(Route("t/a", 4, {replica: ServerMode.READY}, "triton"))
         curl = await _uploading(gateway)
         await asyncio.sleep(0.3)
         said, _ = await curl.communicate(b"}")

@@ -45,7 +45,7 @@ async def ask(
 
 async def served(gateway: Harness, replicas: Any) -> None:
     target = {replicas[0].endpoint: ServerMode.READY}
-    await gateway.route(*(Route(name, 4, target, "pool") for name in ("t/a", "t/b")))
+    await gateway.route(*(Route(name, 4, target, "triton") for name in ("t/a", "t/b")))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ async def test_requests_of_a_minute_are_limited_and_it_is_said_whose(
 async def test_no_more_requests_are_in_flight_than_a_limit_allows(
     gateway: Harness, replicas, subject: dict[str, str]
 ):
-    await gateway.route(Route("t/a", 4, {}, "pool"))
+    await gateway.route(Route("t/a", 4, {}, "triton"))
     await gateway.set_keys(KEYS, limits=(limited(subject, concurrent=5),))
     asked = [asyncio.create_task(ask(gateway, ANNA)) for _ in range(40)]
     await eventually(lambda: gateway.waits(Load(held=5)))

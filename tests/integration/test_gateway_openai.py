@@ -35,7 +35,7 @@ KEY, OTHER, ONE = "swk_0123_secret", "swk_4567_secret", "swk_89ab_secret"
 KEYS = {
     sha256(key.encode()).hexdigest(): of for key, of in ((KEY, "t"), (OTHER, "u"), (ONE, "t/chat"))
 }
-POOL = "llamacpp"
+GROUP = "llamacpp"
 UNSEEN = "SW-GATEWAY-MODEL-UNSEEN"
 ASKED = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -44,10 +44,10 @@ async def serve(gateway: Harness, *replicas: Replica, **more: object) -> None:
     """t/chat by these, t/none by none, t/tensors by Triton's, u/secret of another tenant."""
     targets = {one.endpoint: ServerMode.READY for one in replicas}
     await gateway.route(
-        Route("t/chat", 4, targets, POOL, **more),
-        Route("t/none", 4, {}, POOL),
-        Route("t/tensors", 4, {}, "pool"),
-        Route("u/secret", 4, targets, POOL),
+        Route("t/chat", 4, targets, GROUP, **more),
+        Route("t/none", 4, {}, GROUP),
+        Route("t/tensors", 4, {}, "triton"),
+        Route("u/secret", 4, targets, GROUP),
     )
 
 
@@ -365,7 +365,7 @@ async def test_of_two_keys_of_services_the_model_says_which_is_right(gateway: Ha
 
 
 async def test_models_are_those_that_a_key_opens_also_while_they_sleep(gateway: Harness, replicas):
-    models = {"t/chat": POOL, "t/none": POOL, "t/tensors": "pool", "u/secret": POOL}
+    models = {"t/chat": GROUP, "t/none": GROUP, "t/tensors": "triton", "u/secret": GROUP}
     await gateway.set_keys(KEYS)
     listed: dict[str, list[str]] = {}
     async with statistics_up(gateway) as turned:
@@ -455,7 +455,7 @@ async def test_each_request_of_an_adapter_is_counted_once_also_at_its_service_s_
 
 @pytest.mark.promise("LoRA adapters are models of their service.")
 async def test_an_adapter_of_a_service_that_sleeps_wakes_it(gateway: Harness, replicas):
-    await gateway.route(Route("t/chat", 4, {}, POOL, adapters=ADAPTERS))
+    await gateway.route(Route("t/chat", 4, {}, GROUP, adapters=ADAPTERS))
     asked = asyncio.create_task(posted(gateway, b'{"model": "chat:tax"}'))
 
     async def is_held() -> bool:
@@ -496,7 +496,7 @@ async def test_no_client_loads_or_unloads_an_adapter(gateway: Harness, replicas)
 async def test_adapters_are_listed_with_their_service_as_parent(gateway: Harness, replicas):
     await gateway.set_keys(KEYS)
     async with statistics_up(gateway) as turned, client_of(gateway) as client:
-        turned(models={"t/chat": POOL}, adapters=ADAPTERS)
+        turned(models={"t/chat": GROUP}, adapters=ADAPTERS)
         found = {one.id: one.to_dict().get("parent") async for one in client.models.list()}
         assert found == {"chat": None, "chat:legal": "chat", "chat:tax": "chat"}
         assert (await client.models.retrieve("chat:legal")).id == "chat:legal"
@@ -647,7 +647,7 @@ async def test_a_stream_that_hides_counts_as_one(gateway: Harness, replicas):
 
 
 async def test_a_client_that_leaves_its_stream_frees_its_place(gateway: Harness, replicas):
-    await gateway.route(Route("t/chat", 1, {replicas[0].endpoint: ServerMode.READY}, POOL))
+    await gateway.route(Route("t/chat", 1, {replicas[0].endpoint: ServerMode.READY}, GROUP))
 
     async def waits(load: Load) -> bool:
         backend = (await gateway.runtime.observe()).backend_of("t/chat")
@@ -720,9 +720,9 @@ async def test_a_session_stays_at_its_replica_while_that_is_not_overloaded(
     assert set(await asyncio.gather(*busy, last)) == {two.port}
     # It drains: new requests go elsewhere, and none fails.
     modes = {one.endpoint: ServerMode.DRAIN, two.endpoint: ServerMode.READY}
-    await gateway.route(Route("t/chat", 4, modes, POOL))
+    await gateway.route(Route("t/chat", 4, modes, GROUP))
     assert {await by(gateway, name) for name in places} == {two.port}
-    await gateway.route(Route("t/chat", 4, {two.endpoint: ServerMode.READY}, POOL))
+    await gateway.route(Route("t/chat", 4, {two.endpoint: ServerMode.READY}, GROUP))
     assert {await by(gateway, name) for name in places} == {two.port}
     await serve(gateway, one, two)
     assert {name: {await by(gateway, name)} for name in places} == places

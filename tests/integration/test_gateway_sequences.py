@@ -167,7 +167,7 @@ async def test_a_sequence_that_went_round_stays_where_it_came_in_again(gateway: 
     asked = asyncio.create_task(http_json(gateway, (0, 0)))
     await eventually(lambda: gateway.waits(Load(in_flight=1, queued=1)))
     await gateway.set_replicas(sequences=True)
-    await gateway.runtime.apply([SendRound("pool1")])
+    await gateway.runtime.apply([SendRound("triton1")])
     await eventually(lambda: gateway.waits(Load(held=1)))
     await serve(gateway, two)
     assert await asked == str(two.port)

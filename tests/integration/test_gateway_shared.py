@@ -71,7 +71,7 @@ async def serve(gateway: Harness, *replicas: Replica) -> None:
     triton = {replicas[1].endpoint: ServerMode.READY}
     await gateway.route(
         *(Route(key, 8, targets, "llamacpp") for key in AUDIENCES if key != "u/tensors"),
-        Route("u/tensors", 8, triton, "pool"),
+        Route("u/tensors", 8, triton, "triton"),
     )
     await gateway.set_keys(KEYS, models=MODELS)
 
@@ -284,8 +284,8 @@ async def test_engines_of_other_apis_are_shared_by_both_protocols(
 async def test_models_are_those_that_the_key_may_use_by_names_that_it_can_give(gateway: Harness):
     listed = {}
     async with statistics_up(gateway, models=MODELS) as turned:
-        pools = {key: "pool" if key == "u/tensors" else "llamacpp" for key in AUDIENCES}
-        turned(models=pools)
+        groups = {key: "triton" if key == "u/tensors" else "llamacpp" for key in AUDIENCES}
+        turned(models=groups)
         for key in OF:
             url = f"{gateway.settings.url}/v1"
             async with openai.AsyncOpenAI(base_url=url, api_key=key) as client:

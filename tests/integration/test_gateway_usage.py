@@ -115,9 +115,9 @@ class Metered:
         texts = dict.fromkeys(self.lines)
         return [line for text in texts if (line := parse_usage_line(text)) is not None]
 
-    async def route(self, pool: str = "llamacpp") -> None:
+    async def route(self, group: str = "llamacpp") -> None:
         targets = {self.engine.endpoint: ServerMode.READY}
-        await self.gateway.route(Route("t/chat", 4, targets, pool))
+        await self.gateway.route(Route("t/chat", 4, targets, group))
 
     async def ask(self, said: Said, **more: object) -> bytes:
         self.engine.said = said
@@ -285,12 +285,12 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("asked", "wanted"), ASKED)
-@pytest.mark.parametrize("pool", ["vllm", "sglang"])
+@pytest.mark.parametrize("triton", ["vllm", "sglang"])
 @pytest.mark.parametrize("long", [0, 100_000])
 async def test_an_engine_is_asked_for_running_sums_and_a_client_gets_what_it_asked_for(
-    metered: Metered, asked: dict[str, object], wanted: list[object], pool: str, long: int
+    metered: Metered, asked: dict[str, object], wanted: list[object], group: str, long: int
 ):
-    await metered.route(pool)
+    await metered.route(group)
     body = events(*running(*TEXTS), LAST, "[DONE]")
     for number, size in enumerate((len(body) // 100, 300, 100_000), 1):
         said = Said([body[at : at + size] for at in range(0, len(body), size)], STREAM)

@@ -58,28 +58,28 @@ def said(tmp_path: Path, case: str) -> list[str]:
     return ran.stdout.split("\n")[:-1]
 
 
-MOVED = "function() maps['/gw/services.map']['t/a'] = 'pool1' end"
+MOVED = "function() maps['/gw/services.map']['t/a'] = 'triton1' end"
 
 
 def test_the_launcher_is_told_again_when_it_has_taken_away_the_mark_of_a_request(tmp_path: Path):
     """The request came before that, so that it saw the old mark and the launcher did not look."""
     case = f"""
-    maps['/gw/services.map']['t/a'], maps['/gw/asked.map']['t/a'] = 'poolidle1', 'yes'
-    hold('poolidle1',
+    maps['/gw/services.map']['t/a'], maps['/gw/asked.map']['t/a'] = 'tritonidle1', 'yes'
+    hold('tritonidle1',
         function() now_ms = now_ms + 200; maps['/gw/asked.map']['t/a'] = nil end,
         function() end,
         {MOVED})
     log[#log + 1] = maps['/gw/asked.map']['t/a']
     """
     told, again, mark = said(tmp_path, case)
-    assert (told, again) == ("held poolidle1 1000000", "held poolidle1 1000210")
+    assert (told, again) == ("held tritonidle1 1000000", "held tritonidle1 1000210")
     assert mark == "yes"
 
 
 def test_only_a_backend_without_server_lines_is_marked(tmp_path: Path):
     """Also in its half for gRPC, and whatever else has such letters in its name."""
     case = f"""
-    for _, name in ipairs({{ 'bridle1x', 'pool2', 'poolidle2-grpc' }}) do
+    for _, name in ipairs({{ 'bridle1x', 'triton2', 'tritonidle2-grpc' }}) do
         local backend = name:gsub('%-grpc$', '')
         maps['/gw/services.map']['t/a'], maps['/gw/asked.map']['t/a'] = backend, nil
         hold(name, {MOVED})
@@ -87,14 +87,14 @@ def test_only_a_backend_without_server_lines_is_marked(tmp_path: Path):
     end
     """
     marks = [line for line in said(tmp_path, case) if line.endswith((" nil", " yes"))]
-    assert marks == ["bridle1x nil", "pool2 nil", "poolidle2-grpc yes"]
+    assert marks == ["bridle1x nil", "triton2 nil", "tritonidle2-grpc yes"]
 
 
-@pytest.mark.parametrize("half", ["pool1", "pool1-grpc"])
+@pytest.mark.parametrize("half", ["triton1", "triton1-grpc"])
 def test_the_launcher_is_told_which_replica_answers_who_was_held(tmp_path: Path, half: str):
     """Once for a while: thousands may have been held."""
     case = f"""
-    maps['/gw/replicas.map']['pool1/r2'] = 'abcd'
+    maps['/gw/replicas.map']['triton1/r2'] = 'abcd'
     local function answer(server)
         actions.tell_answered({{ f = {{
             be_name = function() return '{half}' end,

@@ -101,13 +101,13 @@ def test_render_into_nowhere_names_the_key(directory: Path):
 
 def test_render_again_keeps_what_the_launcher_wrote_and_nobody_else_reads_keys(directory: Path):
     invoke("render")
-    (directory / "services.map").write_text("vision/chat pool1\n")
+    (directory / "services.map").write_text("vision/chat triton1\n")
     (directory / "keys.map").write_text("abc vision\n")
     key = (directory / "identity.pem").read_text()
     invoke("render")
     assert (directory / "identity.pem").read_text() == key
     assert directory.with_suffix(".crt").read_text() in key
-    assert (directory / "services.map").read_text() == "vision/chat pool1\n"
+    assert (directory / "services.map").read_text() == "vision/chat triton1\n"
     assert (directory / "keys.map").read_text() == "abc vision\n"
     assert (directory / "keys.map").stat().st_mode & 0o007 == 0
 

@@ -25,7 +25,7 @@ async def test_a_configuration_that_wants_more_files_than_allowed_is_refused(
     path = tmp_path / "haproxy.cfg"
     path.write_text(
         "    server r1 127.0.0.1:1 disabled maxconn 1 check inter 1s\n" * lines
-        + "    server r1 127.0.0.1:1 maxconn 1 track pool1/r1\n    server again /x backup\n"
+        + "    server r1 127.0.0.1:1 maxconn 1 track triton1/r1\n    server again /x backup\n"
     )
     refused = pytest.raises(InvalidInputError, match="would not start") if is_refused else None
     with refused or nullcontext():

@@ -42,7 +42,7 @@ BERT = ServicePlan(
     spec=a_spec(),
     decision=ScalingDecision(3, "why"),
     slots=tuple(Slot(SlotId(7, n), phase, up=n != 1) for n, phase in enumerate(PHASES)),
-    route=Route("nlp/bert", 1, {}, "pool"),
+    route=Route("nlp/bert", 1, {}, "triton"),
     desired_by_array={},
     retired=(),
     note="",

@@ -10,7 +10,7 @@ from slicewise.launcher.rules.engines.llamacpp import LlamaCpp
 
 
 class Toy(LlamaCpp):
-    title, pool = "Toy", "toy"
+    title, group = "Toy", "toy"
     http_paths = ("/v1/play",)
 
     def options(self, spec, /, *, is_measured):

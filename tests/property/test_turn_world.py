@@ -151,8 +151,8 @@ class World:
         sessions = self.waiting + sum(len(work) for work in self.work)
         is_served = any(line.up and line.mode is ServerMode.READY for line in lines)
         # While a replica is there what waits is in the queue, else Lua holds it.
-        pool = {"pool1": Backend(sessions, self.waiting if is_served else 0, lines)}
-        return Gateway(dict(self.routes), pool, complete=True, closing=self.closing)
+        group = {"triton1": Backend(sessions, self.waiting if is_served else 0, lines)}
+        return Gateway(dict(self.routes), group, complete=True, closing=self.closing)
 
     def change(self, change: GatewayChange) -> None:
         match change:

@@ -49,7 +49,7 @@ class World:
         self.turned_to(dict.fromkeys(services, ports))
 
     def turned_to(self, services: Mapping[str, tuple[int, ...]]) -> None:
-        route = SimpleNamespace(pool=ENGINES["triton"].pool)
+        route = SimpleNamespace(group=ENGINES["triton"].group)
         plan: Any = SimpleNamespace(
             services=[SimpleNamespace(service=one, route=route) for one in services]
         )

@@ -16,7 +16,7 @@ from slicewise.launcher.rules.gateway.routing import GatewayChange
 from slicewise.launcher.rules.gateway.timings import Timings
 from slicewise.launcher.rules.gateway.types import Backend, Gateway
 
-GATEWAY = Gateway({}, {f"pool{n}": Backend(0, 0, (NOWHERE,) * 2) for n in (1, 2)}, True)
+GATEWAY = Gateway({}, {f"triton{n}": Backend(0, 0, (NOWHERE,) * 2) for n in (1, 2)}, True)
 
 
 def service(array: int, name: str, slot: SlotView) -> ServiceView:

@@ -21,7 +21,7 @@ from slicewise.launcher.rules.engines.model_files import ModelFiles, ModelNeeds
 from slicewise.launcher.rules.engines.statistics import Counts, Kind, StatisticsAnswer
 
 IDLE_SUFFIX = "idle"
-"""What the gateway adds to ``Engine.pool`` for backends without servers."""
+"""What the gateway adds to ``Engine.group`` for backends without servers."""
 
 OPENAI_API = "/v1"
 """``Engine.api`` of an engine that speaks OpenAI's API.
@@ -303,7 +303,7 @@ class Engine(Protocol):
     # What the gateway lets in. Paths are regular expressions of HAProxy, and stand for whole paths.
 
     @property
-    def pool(self) -> str:
+    def group(self) -> str:
         """Name of the gateway's backends for it, before their numbers.
 
         Lower-case letters only, of which the last are not ``IDLE_SUFFIX``.

@@ -90,7 +90,7 @@ class LlamaCpp(OpenAIEngine):
     # All but warnings and errors.
     log_notice = re.compile(r"([0-9.]+ )?[IDT] ")
 
-    pool = "llamacpp"
+    group = "llamacpp"
     version_path = "/props"
     http_paths = (*OpenAIEngine.http_paths, MESSAGES, COUNT_TOKENS)
     # Such a request goes on when its client has gone, for a client that comes back.

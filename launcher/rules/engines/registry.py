@@ -22,7 +22,7 @@ from slicewise.launcher.rules.engines.vllm import Vllm
 
 _DEFAULT = "triton"
 _GROUP = "slicewise.engines"
-_POOL = re.compile("[a-z]+")
+_GROUP_NAME = re.compile("[a-z]+")
 
 
 class _EntryPoint(Protocol):
@@ -76,14 +76,14 @@ def _usable(name: str, engine: object, engines: Mapping[str, Engine]) -> Engine:
         raise ValueError("there is another engine of this name")
     if not isinstance(engine, Engine) or isinstance(engine, type):
         raise TypeError("it names no object that is a Slicewise engine")
-    if _POOL.fullmatch(engine.pool) is None:
-        raise ValueError(f"pool {engine.pool!r} is not {_POOL.pattern}")
-    if engine.pool.endswith(IDLE_SUFFIX):
+    if _GROUP_NAME.fullmatch(engine.group) is None:
+        raise ValueError(f"group {engine.group!r} is not {_GROUP_NAME.pattern}")
+    if engine.group.endswith(IDLE_SUFFIX):
         raise ValueError(
-            f"pool {engine.pool!r} ends in {IDLE_SUFFIX!r}, as backends without servers do"
+            f"group {engine.group!r} ends in {IDLE_SUFFIX!r}, as backends without servers do"
         )
-    if engine.pool in {engine.pool for engine in engines.values()}:
-        raise ValueError(f"another engine has pool {engine.pool!r}")
+    if engine.group in {engine.group for engine in engines.values()}:
+        raise ValueError(f"another engine has group {engine.group!r}")
     return engine
 
 

@@ -87,7 +87,7 @@ class SGLang(OpenAIEngine):
         r"\S+: \w*Warning: "
     )
 
-    pool = "sglang"
+    group = "sglang"
     http_paths = (*OpenAIEngine.http_paths, SCORES)
     # /health generates a token each time, and takes a second.
     health_path = "/ready"

@@ -79,7 +79,7 @@ class Triton:
     # Tables, and information.
     log_notice = re.compile(r"[+|]|I[0-9]")
 
-    pool = "pool"
+    group = "triton"
     api = "/v2"
     health_path = "/v2/health/ready"
     # No client loads or unloads models, maps shared memory or changes logging and tracing.

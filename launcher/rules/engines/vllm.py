@@ -104,7 +104,7 @@ class Vllm(OpenAIEngine):
         r"Process \w+:|\w+: (?:WorkerProc|Engine core) initialization failed)|\S+: \w*Warning: )"
     )
 
-    pool = "vllm"
+    group = "vllm"
     version_path = "/version"
     http_paths = (*OpenAIEngine.http_paths, SCORES, MESSAGES, COUNT_TOKENS, AUDIO)
     # Most models' cache of keys and values is full before.

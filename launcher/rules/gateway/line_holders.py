@@ -14,9 +14,9 @@ from slicewise.launcher.rules.gateway.types import IDLE, Backend, Gateway, is_fr
 
 
 class LineHolders:
-    """Counts the services of each tenant that hold backends with server lines, by pool.
+    """Counts the services of each tenant that hold backends with server lines, by group.
 
-    Pools where every backend has lines have no bounds here: those of all services hold.
+    Groups where every backend has lines have no bounds here: those of all services hold.
     """
 
     def __init__(self, gateway: Gateway) -> None:
@@ -27,43 +27,43 @@ class LineHolders:
 
     @cached_property
     def _sizes(self) -> Counter[str]:
-        """How many backends each pool has. In most turns nobody needs to know."""
+        """How many backends each group has. In most turns nobody needs to know."""
         return Counter(name.rstrip(digits) for name in self._backends)
 
-    def add(self, service: str, pool: str) -> None:
+    def add(self, service: str, group: str) -> None:
         """Count one more service."""
-        self._held[pool][tenant_of(service)] += 1
+        self._held[group][tenant_of(service)] += 1
 
-    def remove(self, service: str, pool: str) -> None:
+    def remove(self, service: str, group: str) -> None:
         """Count one service less."""
-        self._held[pool][tenant_of(service)] -= 1
+        self._held[group][tenant_of(service)] -= 1
 
-    def own(self, service: str, pool: str) -> int:
+    def own(self, service: str, group: str) -> int:
         """Return how many the service's tenant holds."""
-        return self._held[pool][tenant_of(service)]
+        return self._held[group][tenant_of(service)]
 
-    def excess(self, service: str, pool: str) -> int:
+    def excess(self, service: str, group: str) -> int:
         """Return how many more the service's tenant holds than it may."""
-        places = self._places(pool)
-        return self.own(service, pool) - places.per_tenant if places is not None else 0
+        places = self._places(group)
+        return self.own(service, group) - places.per_tenant if places is not None else 0
 
-    def why_none(self, service: str, pool: str) -> str:
+    def why_none(self, service: str, group: str) -> str:
         """Return why the service gets no backend with server lines; "" if it gets one."""
-        places = self._places(pool)
+        places = self._places(group)
         if places is None:
             return ""
-        why = places.why_none(tenant_of(service), self._held[pool])
+        why = places.why_none(tenant_of(service), self._held[group])
         return f"of services with replicas, {why}" if why else ""
 
-    def _places(self, pool: str) -> ServicePlaces | None:
-        lined, idle = self._sizes[pool], self._sizes[pool + IDLE]
+    def _places(self, group: str) -> ServicePlaces | None:
+        lined, idle = self._sizes[group], self._sizes[group + IDLE]
         if self._per_tenant is None or not idle:
             return None
         return ServicePlaces(max(lined, idle), self._per_tenant).part(lined)
 
 
-def pool_of(backend: str) -> str:
-    """Return the name of an engine's pool, given that of one of its backends."""
+def group_of(backend: str) -> str:
+    """Return the name of an engine's group, given that of one of its backends."""
     return backend.rstrip(digits).removesuffix(IDLE)
 
 

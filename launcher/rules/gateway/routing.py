@@ -215,7 +215,7 @@ class Route:
             queue.
         targets: which replicas shall get requests, drain, or be closed; every other server goes
             into maintenance. None: leave its servers as they are.
-        pool: name of its engine's backends, one of which carries it.
+        group: name of its engine's backends, one of which carries it.
         retry_after_s: Retry-After in seconds of requests that are given up on; None: the default.
         closing: whether the service is to end: new requests are refused, those it has are finished.
         spared: addresses at which servers beside ``targets`` stay as they are: one may belong to a
@@ -236,7 +236,7 @@ class Route:
     service: str
     concurrency: int
     targets: Mapping[Endpoint, ServerMode] | None = field(hash=False)
-    pool: str
+    group: str
     retry_after_s: int | None = None
     closing: bool = False
     spared: frozenset[str] = frozenset()
@@ -331,54 +331,54 @@ def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], 
     A service that has a backend of its engine keeps it, also beyond what its tenant may have; it
     moves only between those with server lines and those without.
     """
-    pools = {
-        name: gateway.pool(name)
-        for pool in {route.pool for route in routes}
-        for name in (pool, pool + IDLE)
+    groups = {
+        name: gateway.group(name)
+        for group in {route.group for route in routes}
+        for name in (group, group + IDLE)
     }
     backends = {
         route.service: name
         for route in routes
-        if (name := gateway.routes.get(route.service, "")) in pools[route.pool]
-        or name in pools[route.pool + IDLE]
+        if (name := gateway.routes.get(route.service, "")) in groups[route.group]
+        or name in groups[route.group + IDLE]
     }
     taken = set(gateway.routes.values())
     free = {
-        pool: [name for name, b in found.items() if name not in taken and not b.sessions]
-        for pool, found in pools.items()
+        group: [name for name, b in found.items() if name not in taken and not b.sessions]
+        for group, found in groups.items()
     }
     holders = LineHolders(gateway)
     for route in routes:
-        if backends.get(route.service) in pools[route.pool]:
-            holders.add(route.service, route.pool)
-    lines = _Lines(pools, free, holders)
+        if backends.get(route.service) in groups[route.group]:
+            holders.add(route.service, route.group)
+    lines = _Lines(groups, free, holders)
     unrouted = _wake(routes, backends, lines)
     held = Counter(tenant_of(backend) for backend in backends)
     for route in routes:
         if route.service in backends:
             continue
-        idle, places = route.pool + IDLE, len(pools[route.pool])
+        idle, places = route.group + IDLE, len(groups[route.group])
         tenant = tenant_of(route.service)
-        why = _why_unrouted(gateway, tenant, held, max(places, len(pools[idle])))
-        kept = _reserve(pools, route.pool)
-        rests = len(free[route.pool]) <= kept and not _serves(route)
-        without = holders.why_none(route.service, route.pool)
-        order = (idle,) if without else (idle, route.pool) if rests else (route.pool, idle)
-        found = next((pool for pool in order if free[pool]), None)
+        why = _why_unrouted(gateway, tenant, held, max(places, len(groups[idle])))
+        kept = _reserve(groups, route.group)
+        rests = len(free[route.group]) <= kept and not _serves(route)
+        without = holders.why_none(route.service, route.group)
+        order = (idle,) if without else (idle, route.group) if rests else (route.group, idle)
+        found = next((group for group in order if free[group]), None)
         if why or found is None:
             unrouted[route.service] = why or "the gateway has no free backend"
             continue
         backends[route.service] = free[found].pop(0)
         held[tenant] += 1
-        if found == route.pool:
-            holders.add(route.service, route.pool)
+        if found == route.group:
+            holders.add(route.service, route.group)
         elif without and _serves(route):
             unrouted[route.service] = without
     _rest(gateway, routes, backends, lines)
     return backends, unrouted
 
 
-_Pools = Mapping[str, Mapping[str, Backend]]
+_Groups = Mapping[str, Mapping[str, Backend]]
 
 
 @dataclass(frozen=True)
@@ -386,12 +386,12 @@ class _Lines:
     """Backends with and without server lines, while services are given some.
 
     Attributes:
-        pools: by the name of their pool.
-        free: those that may be given to a service, by pool.
+        groups: by the name of their group.
+        free: those that may be given to a service, by group.
         holders: services that have one with server lines.
     """
 
-    pools: _Pools
+    groups: _Groups
     free: Mapping[str, list[str]]
     holders: LineHolders
 
@@ -403,36 +403,36 @@ def _wake(routes: Sequence[Route], backends: dict[str, str], lines: _Lines) -> d
     replicas and requests gives its backend up for it: of the same tenant, if that one has all that
     it may have.
     """
-    pools, free, holders = lines.pools, lines.free, lines.holders
+    groups, free, holders = lines.groups, lines.free, lines.holders
     unmoved: dict[str, str] = {}
     waking = [
         route
         for route in routes
-        if backends.get(route.service) in pools[route.pool + IDLE] and _serves(route)
+        if backends.get(route.service) in groups[route.group + IDLE] and _serves(route)
     ]
-    waking.sort(key=lambda route: holders.own(route.service, route.pool))
-    unused = [route for route in routes if _may_rest(route, backends, pools)] if waking else []
+    waking.sort(key=lambda route: holders.own(route.service, route.group))
+    unused = [route for route in routes if _may_rest(route, backends, groups)] if waking else []
     for route in waking:
-        if holders.why_none(route.service, route.pool):
-            is_full = holders.excess(route.service, route.pool) >= 0
+        if holders.why_none(route.service, route.group):
+            is_full = holders.excess(route.service, route.group) >= 0
             resting = (
                 one
                 for one in unused
-                if one.pool == route.pool
+                if one.group == route.group
                 and not (is_full and tenant_of(one.service) != tenant_of(route.service))
             )
-            idle = free[route.pool + IDLE]
+            idle = free[route.group + IDLE]
             if (resting_route := next(resting, None)) is not None and idle:
                 backends[resting_route.service] = idle.pop(0)
                 unused.remove(resting_route)
-                holders.remove(resting_route.service, resting_route.pool)
-        if why := holders.why_none(route.service, route.pool):
+                holders.remove(resting_route.service, resting_route.group)
+        if why := holders.why_none(route.service, route.group):
             unmoved[route.service] = why
-        elif free[route.pool]:
-            backends[route.service] = free[route.pool].pop(0)
-            holders.add(route.service, route.pool)
+        elif free[route.group]:
+            backends[route.service] = free[route.group].pop(0)
+            holders.add(route.service, route.group)
         else:
-            most = len(pools[route.pool])
+            most = len(groups[route.group])
             unmoved[route.service] = f"{most} services have replicas, and no more can"
     return unmoved
 
@@ -445,31 +445,31 @@ def _rest(
     Their backends are free at the next look, if no request has come meanwhile. So some backends are
     free before a service needs one. A tenant with more than it may have keeps none of them.
     """
-    pools, free, holders = lines.pools, lines.free, lines.holders
-    short = {pool: _reserve(pools, pool) - len(found) for pool, found in free.items()}
+    groups, free, holders = lines.groups, lines.free, lines.holders
+    short = {group: _reserve(groups, group) - len(found) for group, found in free.items()}
     for route in routes:
-        name, idle = gateway.routes.get(route.service, ""), free[route.pool + IDLE]
-        is_needed = short[route.pool] > 0 or holders.excess(route.service, route.pool) > 0
+        name, idle = gateway.routes.get(route.service, ""), free[route.group + IDLE]
+        is_needed = short[route.group] > 0 or holders.excess(route.service, route.group) > 0
         if not is_needed or not idle or name != backends.get(route.service):
             continue
-        if _may_rest(route, backends, pools):
+        if _may_rest(route, backends, groups):
             backends[route.service] = idle.pop(0)
-            short[route.pool] -= 1
-            holders.remove(route.service, route.pool)
+            short[route.group] -= 1
+            holders.remove(route.service, route.group)
 
 
-def _may_rest(route: Route, backends: Mapping[str, str], pools: _Pools) -> bool:
+def _may_rest(route: Route, backends: Mapping[str, str], groups: _Groups) -> bool:
     """Whether the service could give its server lines up: it has some, and uses none."""
-    backend = pools[route.pool].get(backends.get(route.service, ""))
+    backend = groups[route.group].get(backends.get(route.service, ""))
     is_known = route.targets is not None and not _serves(route)
     return backend is not None and is_known and is_unused(backend)
 
 
-def _reserve(pools: _Pools, pool: str) -> int:
+def _reserve(groups: _Groups, group: str) -> int:
     """Backends with server lines that no service without replicas may take: an eighth, if other
     services have backends without.
     """
-    return -(-len(pools[pool]) // 8) if pools.get(pool + IDLE) else 0
+    return -(-len(groups[group]) // 8) if groups.get(group + IDLE) else 0
 
 
 def _serves(route: Route) -> bool:

@@ -1,4 +1,4 @@
-"""The gateway as HAProxy shows it: backends of pools, their servers, each service's backend."""
+"""The gateway as HAProxy shows it: backends of engines, their servers, each service's backend."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from string import digits
 from slicewise.launcher.rules.engines.engine import IDLE_SUFFIX
 
 IDLE = IDLE_SUFFIX
-"""Between a pool's name and the number of its backends without server lines: ``poolidle1``."""
+"""Between a group's name and the number of its backends without server lines: ``tritonidle1``."""
 
 
 class ServerMode(StrEnum):
@@ -89,7 +89,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Backend:
-    """One backend of the pool, of both protocols.
+    """One backend of an engine, of both protocols.
 
     Attributes:
         sessions: every request in it: in flight, queued and held (``scur`` of BACKEND).
@@ -185,12 +185,14 @@ class Gateway:
     adapter_entries: Mapping[str, int] = field(default_factory=dict, hash=False)
     hold_s: int = 0
 
-    def pool(self, name: str) -> Mapping[str, Backend]:
+    def group(self, name: str) -> Mapping[str, Backend]:
         """Return the backends with this name before their number.
 
-        An engine's are two pools: POOL with server lines, and ``POOL{IDLE}`` without.
+        An engine's are two groups: GROUP with server lines, and ``GROUP{IDLE}`` without.
         """
-        return {pool: found for pool, found in self.backends.items() if pool.rstrip(digits) == name}
+        return {
+            group: found for group, found in self.backends.items() if group.rstrip(digits) == name
+        }
 
     @cached_property
     def adapters(self) -> Mapping[str, int]:

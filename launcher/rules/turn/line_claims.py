@@ -7,7 +7,7 @@ than get some would be charged in vain, so the others' do not start.
 from collections.abc import Container, Mapping, Sequence
 
 from slicewise.cluster.rpc.messages import ServiceView
-from slicewise.launcher.rules.gateway.line_holders import LineHolders, is_unused, pool_of
+from slicewise.launcher.rules.gateway.line_holders import LineHolders, group_of, is_unused
 from slicewise.launcher.rules.gateway.types import Gateway
 
 _REST = frozenset({"held", "gone"})
@@ -45,20 +45,20 @@ class LineClaims:
         """Return why no replica of ``tenant/service`` could get requests; "" if one could."""
         if key in self._claimed or not self._has_no_lines(key):
             return ""
-        return self._refused.get(key) or self._holders.why_none(key, self._pool(key))
+        return self._refused.get(key) or self._holders.why_none(key, self._group(key))
 
     def claim(self, key: str) -> None:
         """Count a service that has replicas, or will."""
         if key not in self._claimed and self._gateway.backend_of(key) is not None:
             self._claimed.add(key)
-            self._holders.add(key, self._pool(key))
+            self._holders.add(key, self._group(key))
 
     def _has_no_lines(self, key: str) -> bool:
         backend = self._gateway.backend_of(key)
         return backend is not None and not backend.servers
 
-    def _pool(self, key: str) -> str:
-        return pool_of(self._gateway.routes[key])
+    def _group(self, key: str) -> str:
+        return group_of(self._gateway.routes[key])
 
 
 def _runs(views: Sequence[ServiceView]) -> bool:

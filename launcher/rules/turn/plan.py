@@ -266,7 +266,7 @@ def decide(
             unreadable |= {key: why_none} if why_none else {}
         if plan is None:
             places = scaling_inputs.concurrency(spec, engine, service_state.memory) if spec else 1
-            waiting.append(_as_it_is(gateway, views[-1], places, engine.pool))
+            waiting.append(_as_it_is(gateway, views[-1], places, engine.group))
             continue
         plans.append(plan)
         if plan.decision.wanted:
@@ -337,14 +337,14 @@ def _open_adapters(gateway: Gateway, newest: ServiceView) -> frozenset[str]:
     return frozenset(adapters_of(newest.directives))
 
 
-def _as_it_is(gateway: Gateway, newest: ServiceView, concurrency: int, pool: str) -> Route:
+def _as_it_is(gateway: Gateway, newest: ServiceView, concurrency: int, group: str) -> Route:
     """Return a route that changes neither the service's servers nor what its clients are told."""
     key = key_of(newest)
     return Route(
         key,
         concurrency,
         None,
-        pool,
+        group,
         retry_after_s=gateway.retry_after_s.get(key),
         closing=key in gateway.closing,
         in_time=gateway.in_time.get(key),
@@ -705,7 +705,7 @@ def _route(
         look.key,
         concurrency,
         targets,
-        look.engine.pool,
+        look.engine.group,
         retry_after_s=None if serves else _retry_after_s(look, decision),
         closing=look.newest.order.delete_s is not None,
         spared=frozenset().union(*(generation.unknown for generation in seen)),

@@ -1,4 +1,4 @@
-"""A reload of a real HAProxy under load fails no request: it is for a larger pool."""
+"""A reload of a real HAProxy under load fails no request: it is for a larger group."""
 
 import asyncio
 import os
@@ -127,7 +127,7 @@ async def test_what_is_held_without_server_lines_goes_on_in_the_next_process(
 ):
     async with gateway_up(tmp_path, services=2, backends=1, servers=1) as gateway:
         await gateway.set_replicas()
-        assert (await gateway.runtime.observe()).routes["t/a"].startswith("poolidle")
+        assert (await gateway.runtime.observe()).routes["t/a"].startswith("tritonidle")
         held = gateway.asking(3)
         await eventually(lambda: gateway.waits(Load(held=3)))
         await gateway.reload()
@@ -158,7 +158,7 @@ async def test_a_port_that_is_held_open_refuses_nobody_while_haproxy_is_killed(
         await gateway.start(port)
         await gateway.runtime.apply([MarkComplete()])
         await gateway.set_replicas((replicas[0], ServerMode.READY))
-        gateway.runtime.keep({"t/a": "pool1"})
+        gateway.runtime.keep({"t/a": "triton1"})
         # No connection is kept: one of a process that was killed may look open for a moment.
         assert (await gateway.ask(connection="close"))[0] == 200
         for end in (gateway.kill, gateway.kill_worker):
@@ -179,7 +179,7 @@ async def test_a_larger_pool_comes_with_a_reload(gateway: Harness, replicas):
     await gateway.reload()
     seen = await gateway.runtime.observe()
     assert {len(backend.servers) for backend in seen.backends.values()} == {6}
-    assert len(seen.pool("pool")) == 5
+    assert len(seen.group("triton")) == 5
 
 
 async def test_a_streamed_answer_outlives_drain_and_reload(gateway: Harness, replicas):

@@ -73,8 +73,8 @@ STATS = (
     "hrsp_2xx,hrsp_4xx,hrsp_5xx,slim,check_status,last_chk,"
 )
 SHOWN = f"""\
-0x7f0f9404bef0 vision/chat pool1
-0x7f0f9404bf50 nlp/bert pool2
+0x7f0f9404bef0 vision/chat triton1
+0x7f0f9404bf50 nlp/bert triton2
 
 0x7f0f9404bef0 nlp/bert yes
 
@@ -85,49 +85,49 @@ SHOWN = f"""\
 
 
 
-0x7f0f9404bef0 pool1/r2 d1635
+0x7f0f9404bef0 triton1/r2 d1635
 
-0x7f0f9404bef0 pool1-grpc/r1 2
+0x7f0f9404bef0 triton1-grpc/r1 2
 
 0x7f0f9404bef0 nlp/bert:legal 0
 0x7f0f9404bef0 nlp/bert:legal/2 7
 
 1
 {STATES}
-3 pool1 1 r1 127.0.0.1 2 4 1
-3 pool1 2 r2 127.0.0.1 2 12 1
-3 pool1 3 again - 2 0 1
-4 pool1-grpc 1 r1 127.0.0.1 2 0 1
-4 pool1-grpc 2 r2 127.0.0.1 2 16 1
-4 pool1-grpc 3 again - 2 0 1
-5 pool2 1 r1 127.0.0.1 0 5 1
-5 pool2 2 r2 127.0.0.1 0 12 1
-5 pool2 3 again - 2 0 1
-6 pool2-grpc 1 r1 127.0.0.1 0 2 1
-6 pool2-grpc 2 r2 127.0.0.1 0 18 1
-6 pool2-grpc 3 again - 2 0 1
+3 triton1 1 r1 127.0.0.1 2 4 1
+3 triton1 2 r2 127.0.0.1 2 12 1
+3 triton1 3 again - 2 0 1
+4 triton1-grpc 1 r1 127.0.0.1 2 0 1
+4 triton1-grpc 2 r2 127.0.0.1 2 16 1
+4 triton1-grpc 3 again - 2 0 1
+5 triton2 1 r1 127.0.0.1 0 5 1
+5 triton2 2 r2 127.0.0.1 0 12 1
+5 triton2 3 again - 2 0 1
+6 triton2-grpc 1 r1 127.0.0.1 0 2 1
+6 triton2-grpc 2 r2 127.0.0.1 0 18 1
+6 triton2-grpc 3 again - 2 0 1
 7 successor 1 again - 2 0 1
 8 successor-grpc 1 again - 2 0 1
 
 
 {STATS}
 tenants,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,,
-pool1,r1,1,3,40,900,2,4,1,UP,10.0.0.1:21001,30,4,3,2,L7OK,,
-pool1,r2,0,1,20,0,0,0,0,DRAIN,10.0.0.2:21004,0,0,0,2,,,
-pool1,again,0,2,5,0,0,0,0,no check,unix,0,0,0,,,,
-pool1,BACKEND,5,14,75,0,0,0,0,UP,,0,0,0,,,,
-pool1-grpc,r1,0,2,9,80,1,0,2,UP,10.0.0.1:21002,7,0,0,2,,,
-pool1-grpc,r2,0,0,1,0,0,0,0,DRAIN (via pool1/r2),10.0.0.2:21005,0,0,0,2,,,
-pool1-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
-pool1-grpc,BACKEND,1,3,11,0,0,0,0,UP,,0,0,0,,,,
-pool2,r1,0,0,0,0,0,0,0,MAINT,127.0.0.1:1,0,0,0,,,,
-pool2,r2,0,2,2,0,0,0,0,DOWN,127.0.0.1:9,0,0,0,,* L7TOUT,,
-pool2,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
-pool2,BACKEND,0,0,2,0,0,0,0,DOWN,,0,0,0,,,,
-pool2-grpc,r1,0,0,0,0,0,0,0,MAINT (via pool2/r1),127.0.0.1:1,0,0,0,,,,
-pool2-grpc,r2,0,0,0,0,0,0,0,DOWN (via pool2/r2),127.0.0.1:9,0,0,0,,,,
-pool2-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
-pool2-grpc,BACKEND,0,0,0,0,0,0,0,DOWN,,0,0,0,,,,
+triton1,r1,1,3,40,900,2,4,1,UP,10.0.0.1:21001,30,4,3,2,L7OK,,
+triton1,r2,0,1,20,0,0,0,0,DRAIN,10.0.0.2:21004,0,0,0,2,,,
+triton1,again,0,2,5,0,0,0,0,no check,unix,0,0,0,,,,
+triton1,BACKEND,5,14,75,0,0,0,0,UP,,0,0,0,,,,
+triton1-grpc,r1,0,2,9,80,1,0,2,UP,10.0.0.1:21002,7,0,0,2,,,
+triton1-grpc,r2,0,0,1,0,0,0,0,DRAIN (via triton1/r2),10.0.0.2:21005,0,0,0,2,,,
+triton1-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+triton1-grpc,BACKEND,1,3,11,0,0,0,0,UP,,0,0,0,,,,
+triton2,r1,0,0,0,0,0,0,0,MAINT,127.0.0.1:1,0,0,0,,,,
+triton2,r2,0,2,2,0,0,0,0,DOWN,127.0.0.1:9,0,0,0,,* L7TOUT,,
+triton2,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+triton2,BACKEND,0,0,2,0,0,0,0,DOWN,,0,0,0,,,,
+triton2-grpc,r1,0,0,0,0,0,0,0,MAINT (via triton2/r1),127.0.0.1:1,0,0,0,,,,
+triton2-grpc,r2,0,0,0,0,0,0,0,DOWN (via triton2/r2),127.0.0.1:9,0,0,0,,,,
+triton2-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+triton2-grpc,BACKEND,0,0,0,0,0,0,0,DOWN,,0,0,0,,,,
 successor,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
 successor,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,,
 successor-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
@@ -142,16 +142,16 @@ def settings(directory: Path, socket: str = "haproxy.sock") -> GatewaySettings:
 
 def test_state_is_read_as_haproxy_prints_it():
     found = parse(SHOWN)
-    assert found.routes == {"vision/chat": "pool1", "nlp/bert": "pool2"}
+    assert found.routes == {"vision/chat": "triton1", "nlp/bert": "triton2"}
     assert found.closing == {"nlp/bert"}
     assert found.adapters == {"nlp/bert:legal": 7}
     assert found.adapters_of("nlp/bert") == {"legal"}
     assert found.adapters_of("nlp/ber") == frozenset()
-    assert list(found.backends) == ["pool1", "pool2"]
+    assert list(found.backends) == ["triton1", "triton2"]
 
 
 def test_a_backend_is_both_its_halves():
-    assert parse(SHOWN).backends["pool1"] == Backend(
+    assert parse(SHOWN).backends["triton1"] == Backend(
         14 - 2 + 3,
         5 + 1,
         (
@@ -174,11 +174,11 @@ def test_a_backend_is_both_its_halves():
 
 def test_a_backend_without_a_half_for_grpc_is_that_of_http():
     """An engine without calls of gRPC; a configuration of before still has the half."""
-    with_half = SHOWN.replace("pool2", "llamacpp2")
+    with_half = SHOWN.replace("triton2", "llamacpp2")
     without = "\n".join(line for line in with_half.split("\n") if "llamacpp2-grpc" not in line)
     assert "-grpc" in without
     assert parse(without) == parse(with_half)
-    assert parse(without).backends["llamacpp2"] == parse(SHOWN).backends["pool2"]
+    assert parse(without).backends["llamacpp2"] == parse(SHOWN).backends["triton2"]
 
 
 @pytest.mark.parametrize(
@@ -193,16 +193,16 @@ def test_a_backend_without_a_half_for_grpc_is_that_of_http():
 def test_no_command_names_a_half_that_is_not_there(change: GatewayChange):
     maps = Maps(Path("/gw"))
     assert "-grpc" not in "".join(commands(change, maps))
-    assert "-grpc" in "".join(commands(replace(change, backend="pool2"), maps))
+    assert "-grpc" in "".join(commands(replace(change, backend="triton2"), maps))
 
 
 def test_a_glance_asks_for_no_half_that_is_not_there():
-    with_half = parse(SHOWN.replace("pool2", "llamacpp2"))
+    with_half = parse(SHOWN.replace("triton2", "llamacpp2"))
     idle = Backend(1, 0, ())
     found = replace(with_half, backends={**with_half.backends, "llamacppidle7": idle})
     asked = glance_questions(Maps(Path("/gw")), LastLook.of("1", found))
     assert "show stat llamacpp2 6 -1" in asked
-    assert "show stat pool1-grpc 6 -1" in asked
+    assert "show stat triton1-grpc 6 -1" in asked
     assert not [one for one in asked if "llamacpp" in one and "-grpc" in one]
     more = idle_questions(GLANCE, LastLook.of("1", found))
     assert "show stat llamacppidle7 6 -1" in more
@@ -211,11 +211,11 @@ def test_a_glance_asks_for_no_half_that_is_not_there():
 
 def test_a_server_that_lets_a_health_check_run_out_of_time_is_silent():
     """Also while the next check is under way; one that refuses the connection has ended."""
-    assert [one.is_silent for one in parse(SHOWN).backends["pool2"].servers] == [False, True]
-    refuses = parse(SHOWN.replace("* L7TOUT,", "L4CON,Connection refused")).backends["pool2"]
+    assert [one.is_silent for one in parse(SHOWN).backends["triton2"].servers] == [False, True]
+    refuses = parse(SHOWN.replace("* L7TOUT,", "L4CON,Connection refused")).backends["triton2"]
     assert not any(one.is_silent for one in refuses.servers)
     assert [one.is_refused for one in refuses.servers] == [False, True]
-    away = parse(SHOWN.replace("* L7TOUT,", "L4CON,No route to host")).backends["pool2"]
+    away = parse(SHOWN.replace("* L7TOUT,", "L4CON,No route to host")).backends["triton2"]
     assert not any(one.is_refused for one in away.servers)
 
 
@@ -240,7 +240,7 @@ def test_estimates_and_how_many_may_wait_are_read():
 
 def test_services_whose_sequences_stay_together_are_read():
     assert parse(SHOWN).sequences == set()
-    told = SHOWN.replace("\n\n\n0x7f0f9404bef0 pool1/r2", "\n0x7 t/a yes\n\n\n0x7 pool1/r2", 1)
+    told = SHOWN.replace("\n\n\n0x7f0f9404bef0 triton1/r2", "\n0x7 t/a yes\n\n\n0x7 triton1/r2", 1)
     assert (parse(told).sequences, parse(told).in_time) == ({"t/a"}, {})
     assert parse(told).asked == set()
 
@@ -256,11 +256,11 @@ def test_routes_are_kept_only_if_they_are_others(tmp_path: Path):
     path.write_text("")
     path.chmod(0o640)
     runtime = HaproxyRuntime(settings(tmp_path))
-    runtime.keep({"vision/chat": "pool2", "nlp/bert": "pool1"})
-    assert path.read_text() == "nlp/bert pool1\nvision/chat pool2\n"
+    runtime.keep({"vision/chat": "triton2", "nlp/bert": "triton1"})
+    assert path.read_text() == "nlp/bert triton1\nvision/chat triton2\n"
     assert path.stat().st_mode & 0o777 == 0o640
     written = path.stat().st_ino
-    runtime.keep({"nlp/bert": "pool1", "vision/chat": "pool2"})
+    runtime.keep({"nlp/bert": "triton1", "vision/chat": "triton2"})
     assert (path.stat().st_ino, list(tmp_path.iterdir())) == (written, [path])
 
 
@@ -269,7 +269,7 @@ PEM = "-----BEGIN CERTIFICATE-----\nCCCC\n-----END CERTIFICATE-----\n"
 
 
 def test_a_dead_server_that_drains_is_still_known_to_drain():
-    dead = parse(SHOWN).backends["pool2"].servers[1]
+    dead = parse(SHOWN).backends["triton2"].servers[1]
     assert (dead.mode, dead.up) == (ServerMode.DRAIN, False)
 
 
@@ -284,36 +284,37 @@ def test_something_else_is_no_observation(text: str):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (SetMode("pool1", 0, ServerMode.DRAIN), ("set server pool1/r1 state drain",)),
-        (SetHealthy("pool1", 2), ("set server pool1/r3 health up",)),
+        (SetMode("triton1", 0, ServerMode.DRAIN), ("set server triton1/r1 state drain",)),
+        (SetHealthy("triton1", 2), ("set server triton1/r3 health up",)),
         (
-            EndSessions("pool1", 0),
+            EndSessions("triton1", 0),
             (
-                "shutdown sessions server pool1/r1",
-                "shutdown sessions server pool1-grpc/r1",
+                "shutdown sessions server triton1/r1",
+                "shutdown sessions server triton1-grpc/r1",
             ),
         ),
         (
-            SetTarget("pool1", 1, REPLICA, 4),
+            SetTarget("triton1", 1, REPLICA, 4),
             (
-                f"set ssl ca-file {DIRECTORY}/replicas/pool1.r2.pem <<\n{PEM}",
-                f"commit ssl ca-file {DIRECTORY}/replicas/pool1.r2.pem",
-                "set server pool1/r2 addr 10.0.0.1 port 1",
-                "set server pool1-grpc/r2 addr 10.0.0.1 port 1",
-                "set server pool1/r2 addr 10.0.0.1 port 21001",
-                "set server pool1-grpc/r2 addr 10.0.0.1 port 21002",
-                "set maxconn server pool1/r2 4",
-                "set maxconn server pool1-grpc/r2 4",
-                f"add map {DIRECTORY}/replicas.map pool1/r2 -",
-                f"del map {DIRECTORY}/replicas.map pool1/r2",
-                f"add map {DIRECTORY}/replicas.map pool1/r2 {REPLICA.digest}",
+                f"set ssl ca-file {DIRECTORY}/replicas/triton1.r2.pem <<\n{PEM}",
+                f"commit ssl ca-file {DIRECTORY}/replicas/triton1.r2.pem",
+                "set server triton1/r2 addr 10.0.0.1 port 1",
+                "set server triton1-grpc/r2 addr 10.0.0.1 port 1",
+                "set server triton1/r2 addr 10.0.0.1 port 21001",
+                "set server triton1-grpc/r2 addr 10.0.0.1 port 21002",
+                "set maxconn server triton1/r2 4",
+                "set maxconn server triton1-grpc/r2 4",
+                f"add map {DIRECTORY}/replicas.map triton1/r2 -",
+                f"del map {DIRECTORY}/replicas.map triton1/r2",
+                f"add map {DIRECTORY}/replicas.map triton1/r2 {REPLICA.digest}",
             ),
         ),
         (
-            SendRound("pool1"),
+            SendRound("triton1"),
             (
-                "set server pool1/again state maint;set server pool1/again state ready",
-                "set server pool1-grpc/again state maint;set server pool1-grpc/again state ready",
+                "set server triton1/again state maint;set server triton1/again state ready",
+                "set server triton1-grpc/again state maint;"
+                "set server triton1-grpc/again state ready",
             ),
         ),
         (SetClosing("t/a", closing=True), (f"add map {DIRECTORY}/closing.map t/a yes",)),
@@ -331,8 +332,8 @@ def test_something_else_is_no_observation(text: str):
         (SetDeadline("t/a", None, 2500), (f"del map {DIRECTORY}/deadlines.map t/a",)),
         (SetRetryOnce("t/a", True), (f"add map {DIRECTORY}/retry_once.map t/a yes",)),
         (SetRetryOnce("t/a", False), (f"del map {DIRECTORY}/retry_once.map t/a",)),
-        (AddRoute("vision/chat", "pool1"), (f"add map {MAP} vision/chat pool1",)),
-        (MoveRoute("vision/chat", "pool2"), (f"set map {MAP} vision/chat pool2",)),
+        (AddRoute("vision/chat", "triton1"), (f"add map {MAP} vision/chat triton1",)),
+        (MoveRoute("vision/chat", "triton2"), (f"set map {MAP} vision/chat triton2",)),
         (RemoveRoute("vision/chat"), (f"del map {MAP} vision/chat",)),
         (MarkComplete(), (f"add map {MAP} .complete yes",)),
     ],
@@ -371,7 +372,9 @@ async def test_a_refused_change_carries_haproxys_words(tmp_path: Path):
     server = await asyncio.start_unix_server(refuse, socket)
     async with server:
         with pytest.raises(OutsideError, match="No such server"):
-            await HaproxyRuntime(settings(tmp_path)).apply([SetMode("pool1", 0, ServerMode.DRAIN)])
+            await HaproxyRuntime(settings(tmp_path)).apply(
+                [SetMode("triton1", 0, ServerMode.DRAIN)]
+            )
         with pytest.raises(OutsideError, match="SW-GATEWAY-FAILED"):
             await HaproxyRuntime(settings(tmp_path)).observe()
 
@@ -387,7 +390,7 @@ async def test_an_address_that_a_server_has_already_is_no_refusal(tmp_path: Path
         writer.write(f"{words}\n\n".encode() if is_address else b"\n")
         writer.close()
 
-    target = SetTarget("pool1", 0, REPLICA, 2)
+    target = SetTarget("triton1", 0, REPLICA, 2)
     async with await asyncio.start_unix_server(answer, socket):
         await HaproxyRuntime(settings(tmp_path)).apply([target])
 
@@ -418,7 +421,7 @@ async def test_nobody_there_is_unreachable(tmp_path: Path):
 
 INFO = "Name: HAProxy\nPid: {}\nStart_time_sec: {}\nnode: a: b\n"
 GLANCE = f"""\
-0x7f0f9404bef0 vision/chat pool1
+0x7f0f9404bef0 vision/chat triton1
 
 
 
@@ -428,49 +431,51 @@ GLANCE = f"""\
 
 
 
-0x7f0f9404bef0 pool1/r2 d1635
+0x7f0f9404bef0 triton1/r2 d1635
 
-0x7f0f9404bef0 pool1-grpc/r1 2
+0x7f0f9404bef0 triton1-grpc/r1 2
 
 0x7f0f9404bef0 nlp/bert:legal 0
 0x7f0f9404bef0 nlp/bert:legal/2 7
 
 {STATS}
 tenants,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,,
-pool1,r1,0,0,0,0,2,0,0,UP,10.0.0.1:21001,30,4,3,2,L7OK,,
-pool1,again,0,0,5,0,0,0,0,no check,unix,0,0,0,,,,
-pool1,BACKEND,0,0,5,0,0,0,0,UP,,0,0,0,,,,
-pool1-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
-pool1-grpc,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,,
-pool2,again,0,1,3,0,0,0,0,no check,unix,0,0,0,,,,
-pool2,BACKEND,1,3,5,0,0,0,0,DOWN,,0,0,0,,,,
-pool2-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
-pool2-grpc,BACKEND,0,0,0,0,0,0,0,DOWN,,0,0,0,,,,
-pool3,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
-pool3,BACKEND,0,0,0,0,0,0,0,DOWN,,0,0,0,,,,
-pool3-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
-pool3-grpc,BACKEND,0,0,0,0,0,0,0,DOWN,,0,0,0,,,,
+triton1,r1,0,0,0,0,2,0,0,UP,10.0.0.1:21001,30,4,3,2,L7OK,,
+triton1,again,0,0,5,0,0,0,0,no check,unix,0,0,0,,,,
+triton1,BACKEND,0,0,5,0,0,0,0,UP,,0,0,0,,,,
+triton1-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+triton1-grpc,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,,
+triton2,again,0,1,3,0,0,0,0,no check,unix,0,0,0,,,,
+triton2,BACKEND,1,3,5,0,0,0,0,DOWN,,0,0,0,,,,
+triton2-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+triton2-grpc,BACKEND,0,0,0,0,0,0,0,DOWN,,0,0,0,,,,
+triton3,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+triton3,BACKEND,0,0,0,0,0,0,0,DOWN,,0,0,0,,,,
+triton3-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+triton3-grpc,BACKEND,0,0,0,0,0,0,0,DOWN,,0,0,0,,,,
 
 1
 {STATES}
-3 pool1 1 r1 127.0.0.1 2 4 1
-3 pool1 2 r2 127.0.0.1 2 12 1
-3 pool1 3 again - 2 0 1
+3 triton1 1 r1 127.0.0.1 2 4 1
+3 triton1 2 r2 127.0.0.1 2 12 1
+3 triton1 3 again - 2 0 1
 
 {STATS}
-pool1,r1,1,3,40,900,2,4,1,UP,10.0.0.1:21001,30,4,3,2,L7OK,,
-pool1,r2,0,1,20,0,0,0,0,DRAIN,10.0.0.2:21004,0,0,0,2,,,
-pool1,again,0,2,5,0,0,0,0,no check,unix,0,0,0,,,,
-pool1,BACKEND,5,14,75,0,0,0,0,UP,,0,0,0,,,,
+triton1,r1,1,3,40,900,2,4,1,UP,10.0.0.1:21001,30,4,3,2,L7OK,,
+triton1,r2,0,1,20,0,0,0,0,DRAIN,10.0.0.2:21004,0,0,0,2,,,
+triton1,again,0,2,5,0,0,0,0,no check,unix,0,0,0,,,,
+triton1,BACKEND,5,14,75,0,0,0,0,UP,,0,0,0,,,,
 
 {STATS}
-pool1-grpc,r1,0,2,9,80,1,0,2,UP,10.0.0.1:21002,7,0,0,2,,,
-pool1-grpc,r2,0,0,1,0,0,0,0,DRAIN (via pool1/r2),10.0.0.2:21005,0,0,0,2,,,
-pool1-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
-pool1-grpc,BACKEND,1,3,11,0,0,0,0,UP,,0,0,0,,,,
+triton1-grpc,r1,0,2,9,80,1,0,2,UP,10.0.0.1:21002,7,0,0,2,,,
+triton1-grpc,r2,0,0,1,0,0,0,0,DRAIN (via triton1/r2),10.0.0.2:21005,0,0,0,2,,,
+triton1-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+triton1-grpc,BACKEND,1,3,11,0,0,0,0,UP,,0,0,0,,,,
 
 """
-KNOWN = LastLook("31 since 17", {"pool1": 2, "pool2": 2, "pool3": 12}, frozenset({"pool1"}), live=2)
+KNOWN = LastLook(
+    "31 since 17", {"triton1": 2, "triton2": 2, "triton3": 12}, frozenset({"triton1"}), live=2
+)
 
 
 def glanced(text: str = GLANCE) -> Gateway:
@@ -480,24 +485,27 @@ def glanced(text: str = GLANCE) -> Gateway:
 
 
 def test_a_glance_shows_a_routed_backend_whole():
-    assert glanced().backends["pool1"] == parse(SHOWN).backends["pool1"]
+    assert glanced().backends["triton1"] == parse(SHOWN).backends["triton1"]
 
 
 def test_a_glance_shows_of_other_backends_what_waits_there():
     """A backend with requests in it is given to no service."""
     found = glanced().backends
-    assert list(found) == ["pool1", "pool2", "pool3"]
-    assert (found["pool2"].sessions, found["pool2"].queued) == (3 - 1, 1)
+    assert list(found) == ["triton1", "triton2", "triton3"]
+    assert (found["triton2"].sessions, found["triton2"].queued) == (3 - 1, 1)
     assert [len(backend.servers) for backend in found.values()] == [2, 2, 12]
-    assert {server.mode for server in found["pool3"].servers} == {ServerMode.MAINT}
+    assert {server.mode for server in found["triton3"].servers} == {ServerMode.MAINT}
 
 
 @pytest.mark.parametrize(
     ("shown", "instead"),
     [
-        ("vision/chat pool1\n", "vision/chat pool1\n0x1 nlp/bert pool2\n"),
-        ("pool2,again", "pool2,r2,0,0,0,0,0,0,0,DRAIN,127.0.0.1:9,0,0,0,,,\npool2,again"),
-        ("pool3-grpc,again", "pool3-grpc,r1,0,0,0,0,0,0,0,UP,127.0.0.1:9,0,,,,,\npool3-grpc,again"),
+        ("vision/chat triton1\n", "vision/chat triton1\n0x1 nlp/bert triton2\n"),
+        ("triton2,again", "triton2,r2,0,0,0,0,0,0,0,DRAIN,127.0.0.1:9,0,0,0,,,\ntriton2,again"),
+        (
+            "triton3-grpc,again",
+            "triton3-grpc,r1,0,0,0,0,0,0,0,UP,127.0.0.1:9,0,,,,,\ntriton3-grpc,again",
+        ),
     ],
     ids=["a new route", "a server in use", "a server in use by gRPC"],
 )
@@ -517,9 +525,9 @@ def test_a_glance_leaves_out_servers_in_maintenance_where_no_route_leads():
     asked = glance_questions(Maps(DIRECTORY), KNOWN)
     assert asked[12:] == (
         "show stat -1 6 -1 no-maint",
-        "show servers state pool1",
-        "show stat pool1 6 -1",
-        "show stat pool1-grpc 6 -1",
+        "show servers state triton1",
+        "show stat triton1 6 -1",
+        "show stat triton1-grpc 6 -1",
     )
 
 
@@ -539,82 +547,85 @@ def test_a_glance_leaves_out_servers_in_maintenance_where_no_route_leads():
 def test_a_glance_asks_for_fewer_lines_than_there_are(
     backends: int, servers: int, routed: int, live: int, is_glance: bool
 ):
-    lines = {f"pool{number}": servers for number in range(1, backends + 1)}
+    lines = {f"triton{number}": servers for number in range(1, backends + 1)}
     known = LastLook("31 since 17", lines, frozenset(list(lines)[:routed]), live)
     assert bool(glance_questions(Maps(DIRECTORY), known)) == is_glance
 
 
 IDLE_ROWS = "".join(
-    f"poolidle{number}{half},{name},0,0,0,0,0,0,0,UP,,0,0,0,,,\n"
+    f"tritonidle{number}{half},{name},0,0,0,0,0,0,0,UP,,0,0,0,,,\n"
     for number in (1, 2)
     for half in ("", "-grpc")
     for name in ("again", "BACKEND")
 )
 WITH_IDLE = SHOWN.replace("successor,again", f"{IDLE_ROWS}successor,again").replace(
-    "pool2\n", "poolidle1\n", 1
+    "triton2\n", "tritonidle1\n", 1
 )
 HELD = f"""
 {STATS}
-poolidle1,again,0,1,3,0,0,0,no check,unix,0,0,0,,,,
-poolidle1,BACKEND,0,3,9,0,0,0,UP,,0,0,0,,,,
+tritonidle1,again,0,1,3,0,0,0,no check,unix,0,0,0,,,,
+tritonidle1,BACKEND,0,3,9,0,0,0,UP,,0,0,0,,,,
 
 {STATS}
-poolidle1-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
-poolidle1-grpc,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,,
+tritonidle1-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+tritonidle1-grpc,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,,
 
 """
 
 
 def of_idle(number: int) -> str:
     """The answer to a glance of which no idle backend was asked; ``nlp/bert`` has been marked."""
-    text = GLANCE.replace("pool1\n", f"pool1\n0x1 nlp/bert poolidle{number}\n", 1)
-    return text.replace("\n0x7f0f9404bef0 pool1/r2", "0x2 nlp/bert yes\n\n0x7 pool1/r2", 1)
+    text = GLANCE.replace("triton1\n", f"triton1\n0x1 nlp/bert tritonidle{number}\n", 1)
+    return text.replace("\n0x7f0f9404bef0 triton1/r2", "0x2 nlp/bert yes\n\n0x7 triton1/r2", 1)
 
 
 def test_a_backend_without_servers_is_seen_only_where_requests_wait():
     seen = parse(WITH_IDLE)
     known = LastLook.of("31 since 17", seen)
     assert (sorted(known.lines), sorted(known.idle)) == (
-        ["pool1", "pool2"],
-        ["poolidle1", "poolidle2"],
+        ["triton1", "triton2"],
+        ["tritonidle1", "tritonidle2"],
     )
-    assert seen.pool("pool").keys() == known.lines.keys()
+    assert seen.group("triton").keys() == known.lines.keys()
     asked = glance_questions(Maps(DIRECTORY), known)
     assert not any("idle" in question for question in asked)
-    assert asked[12:14] == ("show stat pool2 6 -1 no-maint", "show stat pool2-grpc 6 -1 no-maint")
+    assert asked[12:14] == (
+        "show stat triton2 6 -1 no-maint",
+        "show stat triton2-grpc 6 -1 no-maint",
+    )
     known = replace(known, lines=KNOWN.lines)
     assert idle_questions(GLANCE, known) == ()
     assert idle_questions(of_idle(1), known) == (
-        "show stat poolidle1 6 -1",
-        "show stat poolidle1-grpc 6 -1",
+        "show stat tritonidle1 6 -1",
+        "show stat tritonidle1-grpc 6 -1",
     )
     found = parse_glance(of_idle(1) + HELD, known)
     assert found is not None
     held = load_of(found.backend_of("nlp/bert"))
     assert (held.held, held.arrived, held.given_up) == (2, 6, 4)
-    assert found.backends["poolidle2"] == Backend(0, 0, ())
+    assert found.backends["tritonidle2"] == Backend(0, 0, ())
     # It is asked again until the requests have left, also once its service has moved.
     again = LastLook.of("31 since 17", found)
     assert (again.quiet, idle_questions(GLANCE, again)) == (
         set(),
         idle_questions(of_idle(1), known),
     )
-    moved = LastLook.of("31 since 17", replace(found, routes={"nlp/bert": "pool2"}))
+    moved = LastLook.of("31 since 17", replace(found, routes={"nlp/bert": "triton2"}))
     assert quiet_commands(Maps(DIRECTORY), moved) == (f"del map {DIRECTORY}/asked.map nlp/bert",)
 
 
 def test_a_route_that_the_launcher_sets_needs_no_look_at_everything():
-    known = KNOWN.with_changes([MoveRoute("nlp/bert", "pool2"), AddRoute("a/b", "poolidle1")])
-    assert known.routed == {"pool1", "pool2"}
+    known = KNOWN.with_changes([MoveRoute("nlp/bert", "triton2"), AddRoute("a/b", "tritonidle1")])
+    assert known.routed == {"triton1", "triton2"}
 
 
 def test_servers_in_maintenance_are_not_live():
-    maintained = replace(parse(SHOWN), routes={"vision/chat": "pool1", "nlp/bert": "pool2"})
-    assert [server.mode for server in maintained.backends["pool2"].servers].count(
+    maintained = replace(parse(SHOWN), routes={"vision/chat": "triton1", "nlp/bert": "triton2"})
+    assert [server.mode for server in maintained.backends["triton2"].servers].count(
         ServerMode.MAINT
     ) == 1
     assert LastLook.of("31 since 17", maintained) == LastLook(
-        "31 since 17", {"pool1": 2, "pool2": 2}, frozenset({"pool1", "pool2"}), live=3
+        "31 since 17", {"triton1": 2, "triton2": 2}, frozenset({"triton1", "triton2"}), live=3
     )
 
 
@@ -709,15 +720,15 @@ class Late:
 
 
 THIRD = "".join(
-    f"pool3{half},{name},0,0,0,0,0,0,0,MAINT,127.0.0.1:1,0,0,0,,,\n"
+    f"triton3{half},{name},0,0,0,0,0,0,0,MAINT,127.0.0.1:1,0,0,0,,,\n"
     for half in ("", "-grpc")
     for name in (*(f"r{number}" for number in range(1, 13)), "again", "BACKEND")
 )
 ALL = (
-    SHOWN.replace("0x7f0f9404bf50 nlp/bert pool2\n", "")
+    SHOWN.replace("0x7f0f9404bf50 nlp/bert triton2\n", "")
     .replace(
         "7 successor 1",
-        "".join(f"9 pool3 {number} r{number} - 0 1 1\n" for number in range(1, 13))
+        "".join(f"9 triton3 {number} r{number} - 0 1 1\n" for number in range(1, 13))
         + "7 successor 1",
         1,
     )
@@ -770,7 +781,7 @@ async def test_after_a_glance_that_nobody_can_read_all_is_asked_for(tmp_path: Pa
         fake.glance = GLANCE[:700]
         with pytest.raises(OutsideError, match="SW-GATEWAY-FAILED"):
             await runtime.observe()
-        assert (await runtime.observe()).routes == {"vision/chat": "pool1"}
+        assert (await runtime.observe()).routes == {"vision/chat": "triton1"}
     assert fake.asked == ["all", "master", "glance", "all"]
 
 
@@ -792,7 +803,7 @@ async def test_all_is_asked_for_only_after_a_start_of_haproxy(tmp_path: Path):
             await runtime.observe()
         assert fake.asked == ["all", "master", "glance", "glance"]
         fake.process = (31, 18)
-        assert (await runtime.observe()).routes == {"vision/chat": "pool1"}
+        assert (await runtime.observe()).routes == {"vision/chat": "triton1"}
         assert fake.asked[4:] == ["glance", "all", "master"]
 
 
@@ -816,7 +827,7 @@ async def test_without_a_master_nothing_is_known_of_replaced_processes(tmp_path:
     async with fake.serving(tmp_path) as runtime:
         master = settings(tmp_path).master_socket
         hidden = master.rename(tmp_path / "hidden")
-        assert (await runtime.observe()).routes == {"vision/chat": "pool1"}
+        assert (await runtime.observe()).routes == {"vision/chat": "triton1"}
         hidden.rename(master)
         await runtime.observe()
     assert fake.asked == ["all", "glance", "master"]
@@ -851,10 +862,10 @@ async def test_a_route_that_came_shows_its_backend_in_the_same_look(tmp_path: Pa
     fake = FakeHaproxy()
     async with fake.serving(tmp_path) as runtime:
         await runtime.observe()
-        fake.came = "0x7f0f9404bf50 nlp/bert pool2\n"
+        fake.came = "0x7f0f9404bf50 nlp/bert triton2\n"
         found = await runtime.observe()
     assert fake.asked[2:] == ["glance", "all"]
-    assert found.backends["pool2"].servers == parse(SHOWN).backends["pool2"].servers
+    assert found.backends["triton2"].servers == parse(SHOWN).backends["triton2"].servers
 
 
 def test_many_long_commands_go_in_lines_that_haproxy_can_read():
@@ -878,7 +889,7 @@ async def test_a_look_at_thousands_of_backends_may_take_longer(
     runtime, fake = HaproxyRuntime(known), FakeHaproxy()
     async with await asyncio.start_unix_server(fake.answer, known.runtime_socket):
         if services == 10_000:
-            assert (await runtime.observe()).routes == {"vision/chat": "pool1"}
+            assert (await runtime.observe()).routes == {"vision/chat": "triton1"}
         else:
             with pytest.raises(UnreachableError, match="SW-GATEWAY-DOWN"):
                 await runtime.observe()
@@ -981,7 +992,7 @@ async def test_a_process_that_hangs_is_not_heard_for_ever(
             hasty.setattr(runtime, "_everything_s", 0.05)
             with pytest.raises(UnreachableError, match="SW-GATEWAY-DOWN"):
                 await runtime.observe()
-        assert (await runtime.observe()).routes == {"vision/chat": "pool1"}
+        assert (await runtime.observe()).routes == {"vision/chat": "triton1"}
         hangs[0].close()
     gc.collect()
     assert "never retrieved" not in caplog.text
@@ -989,11 +1000,11 @@ async def test_a_process_that_hangs_is_not_heard_for_ever(
 
 def test_a_backend_that_no_request_has_come_to_is_not_asked_until_it_is_used():
     shown = parse(WITH_IDLE)
-    vacant = Backend(0, 0, (replace(shown.backends["pool2"].servers[0], mode=ServerMode.MAINT),))
+    vacant = Backend(0, 0, (replace(shown.backends["triton2"].servers[0], mode=ServerMode.MAINT),))
     used = replace(vacant, arrived=7)
-    backends = {**shown.backends, "pool2": vacant, "pool3": used, "pool4": vacant}
+    backends = {**shown.backends, "triton2": vacant, "triton3": used, "triton4": vacant}
     known = LastLook.of("31 since 17", replace(shown, backends=backends, routes={}))
-    assert known.unused.keys() == {"pool2", "pool4"}
+    assert known.unused.keys() == {"triton2", "triton4"}
 
     def asked(known: LastLook) -> set[str]:
         return {
@@ -1003,29 +1014,33 @@ def test_a_backend_that_no_request_has_come_to_is_not_asked_until_it_is_used():
             if question.startswith(f"show stat {name} ")
         }
 
-    assert asked(known) == {"pool1", "pool3"}
-    target = SetMode("pool4", 0, ServerMode.READY)
-    assert asked(known.with_changes([target])) == {"pool1", "pool3", "pool4"}
-    assert asked(known.with_changes([AddRoute("a/b", "pool2")])) == {"pool1", "pool2", "pool3"}
-    assert known.with_changes([AddRoute("a/b", "pool2")]).unused.keys() == {"pool4"}
+    assert asked(known) == {"triton1", "triton3"}
+    target = SetMode("triton4", 0, ServerMode.READY)
+    assert asked(known.with_changes([target])) == {"triton1", "triton3", "triton4"}
+    assert asked(known.with_changes([AddRoute("a/b", "triton2")])) == {
+        "triton1",
+        "triton2",
+        "triton3",
+    }
+    assert known.with_changes([AddRoute("a/b", "triton2")]).unused.keys() == {"triton4"}
 
 
 @pytest.mark.parametrize("change", ["sessions", "arrived"])
 def test_a_backend_that_a_request_has_come_to_is_asked(change: str):
     vacant = Backend(0, 0, (VACANT,))
-    seen = replace(parse(WITH_IDLE), routes={}, backends={"pool1": vacant, "pool2": vacant})
-    assert LastLook.of("31 since 17", seen).unused.keys() == {"pool1", "pool2"}
-    touched = {**seen.backends, "pool2": replace(vacant, **{change: 1})}
+    seen = replace(parse(WITH_IDLE), routes={}, backends={"triton1": vacant, "triton2": vacant})
+    assert LastLook.of("31 since 17", seen).unused.keys() == {"triton1", "triton2"}
+    touched = {**seen.backends, "triton2": replace(vacant, **{change: 1})}
     seen = replace(seen, backends=touched)
-    assert LastLook.of("31 since 17", seen).unused.keys() == {"pool1"}
+    assert LastLook.of("31 since 17", seen).unused.keys() == {"triton1"}
 
 
 def test_what_was_not_asked_is_as_it_was_seen_last():
     unused = Backend(0, 0, (VACANT,) * 3)
-    known = replace(KNOWN, lines={**KNOWN.lines, "pool9": 3}, unused={"pool9": unused})
+    known = replace(KNOWN, lines={**KNOWN.lines, "triton9": 3}, unused={"triton9": unused})
     found = parse_glance(GLANCE, known)
     assert found is not None
-    assert found.backends["pool9"] == unused
+    assert found.backends["triton9"] == unused
 
 
 def test_limits_are_those_of_the_names_that_allowances_have():

@@ -41,7 +41,7 @@ def turned(
     *,
     counted: Mapping[str, int] = NONE,
     fits: frozenset[int] = frozenset({ARRAY}),
-    pool: str = "vllm",
+    group: str = "vllm",
 ) -> None:
     verified = {
         port: Verified(ReplicaRun(port, 5, Endpoint("10.0.0.1", port, port, "C")), 1.0)
@@ -49,7 +49,7 @@ def turned(
     }
     state = {CHAT: ServiceState(None, {ARRAY: GenerationState(verified=verified)})}
     spec = SimpleNamespace(model_repository="/m", adapters=tuple(adapters.items()), name="chat")
-    route = SimpleNamespace(pool=pool)
+    route = SimpleNamespace(group=group)
     one = SimpleNamespace(service=CHAT, spec=spec, fits=fits, route=route)
     plan: Any = SimpleNamespace(services=[one])
     watch.turned(plan, state, counted)
@@ -133,7 +133,7 @@ async def test_replicas_of_generations_that_follow_nothing_are_left_alone():
     watch = AdapterWatch(replicas.fit)
     turned(watch, (1,), {"legal": "legal"}, fits=frozenset({8}))
     await looked(watch)
-    turned(watch, (1,), {"legal": "legal"}, pool="llamacpp")
+    turned(watch, (1,), {"legal": "legal"}, group="llamacpp")
     await looked(watch)
     assert replicas.told == []
     # Those that serve can't have it: its clients wait for one that can.

@@ -10,21 +10,21 @@ from slicewise.launcher.rules.turn.state import ServiceState
 
 
 def turned(
-    models: OpenAIModels, *known: str, adapters: frozenset[str] = frozenset(), **pools: str
+    models: OpenAIModels, *known: str, adapters: frozenset[str] = frozenset(), **groups: str
 ) -> None:
     """A turn that decides for services of t, by name, and knows these as well."""
     plans = [
         SimpleNamespace(
             service=f"t/{name}",
             route=SimpleNamespace(
-                pool=pool.removeprefix("-"), closing=pool.startswith("-"), adapters=adapters
+                group=group.removeprefix("-"), closing=group.startswith("-"), adapters=adapters
             ),
             submit_s=5,
         )
-        for name, pool in pools.items()
+        for name, group in groups.items()
     ]
     plan: Any = SimpleNamespace(services=plans)
-    models.turned(plan, {f"t/{name}": ServiceState() for name in (*known, *pools)})
+    models.turned(plan, {f"t/{name}": ServiceState() for name in (*known, *groups)})
 
 
 def listed(models: OpenAIModels, scope: str = "t") -> list[str]:
@@ -35,7 +35,7 @@ def listed(models: OpenAIModels, scope: str = "t") -> list[str]:
 
 def test_only_services_of_openai_s_api_are_models_and_none_that_is_to_end():
     models = OpenAIModels()
-    turned(models, chat="llamacpp", bert="pool", old="-llamacpp")
+    turned(models, chat="llamacpp", bert="triton", old="-llamacpp")
     assert listed(models) == ["chat"]
     assert listed(models, "t/chat") == ["chat"]
     assert listed(models, "t/bert") == listed(models, "u") == listed(models, "t/cha") == []

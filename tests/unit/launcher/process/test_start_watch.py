@@ -7,19 +7,19 @@ from slicewise.launcher.rules.gateway.start_lines import StartLine
 def test_of_a_burst_the_first_request_counts_and_of_a_replica_its_first_answer():
     watch = StartWatch()
     for at_s in (100.0, 100.1, 101.9, 150.0, 150.5):
-        watch.hear(StartLine("held", "pool1", at_s))
+        watch.hear(StartLine("held", "triton1", at_s))
         watch.hear(StartLine("answered", "aa", at_s))
         if at_s == 101.9:
-            assert watch.heard.held_s == {"pool1": 100.0}
-    assert watch.heard.held_s == {"pool1": 150.0}
+            assert watch.heard.held_s == {"triton1": 100.0}
+    assert watch.heard.held_s == {"triton1": 150.0}
     assert watch.heard.answered_s == {"aa": 100.0}
 
 
 def test_a_clock_that_was_set_back_hides_no_request():
     watch = StartWatch()
     for at_s in (5000.0, 100.0):
-        watch.hear(StartLine("held", "pool1", at_s))
-    assert watch.heard.held_s == {"pool1": 100.0}
+        watch.hear(StartLine("held", "triton1", at_s))
+    assert watch.heard.held_s == {"triton1": 100.0}
 
 
 def test_a_bounded_number_of_replicas_is_remembered():

@@ -52,13 +52,13 @@ async def looked(watch: TokenWatch, at_s: float = math.inf) -> None:
 def turned(
     watch: TokenWatch,
     ports: Iterable[int],
-    pool: str = "llamacpp",
+    group: str = "llamacpp",
     *,
     times_tokens: bool = True,
     others: Iterable[int] = (),
 ) -> None:
     spec = SimpleNamespace(times_tokens=times_tokens)
-    route = SimpleNamespace(pool=pool, targets=None)
+    route = SimpleNamespace(group=group, targets=None)
     state = {
         name: ServiceState(
             None,
@@ -132,7 +132,7 @@ def counted(firsts: tuple[float, ...]) -> TokenCounts:
 async def test_only_engines_that_tell_are_asked_and_without_an_objective_seldom():
     replicas = Replicas()
     watch = TokenWatch(replicas.ask)
-    turned(watch, (1,), pool="pool")
+    turned(watch, (1,), group="triton")
     await looked(watch)
     assert replicas.asked == []
     replicas.counts = {1: TokenCounts(5.0, 100.0, 2.0), 5: TokenCounts(5.0, 100.0, 2.0)}

@@ -43,7 +43,7 @@ RUNNING = a_running_slot(job_id=9, ports=(5, 6, 7), start_s=1)
 async def test_the_gateway_changes_before_the_slots():
     world = World(service(7, "a", HELD))
     await turn(world, world, world, {})
-    assert world.log == [AddRoute("t/a", "pool1"), (7, frozenset({0}))]
+    assert world.log == [AddRoute("t/a", "triton1"), (7, frozenset({0}))]
 
 
 async def test_the_daemon_is_told_which_nodes_to_avoid():
@@ -68,7 +68,7 @@ async def test_a_running_replica_is_asked_by_its_full_name_and_only_once():
     assert world.asked == [
         Replica("10.0.0.1", 5, "CCCC", 1, "model", "a.7.0", ENGINES["triton"], service="a")
     ]
-    assert SetTarget("pool1", 0, Endpoint("10.0.0.1", 5, 6, "CCCC"), 1) in world.log
+    assert SetTarget("triton1", 0, Endpoint("10.0.0.1", 5, 6, "CCCC"), 1) in world.log
     await turn(world, world, world, turned.state)
     assert len(world.asked) == 1
 
@@ -237,7 +237,7 @@ async def test_a_request_that_the_gateway_holds_makes_a_turn_due_but_not_each_on
 
     await taken(1)
     for _ in range(50):
-        world.told("held pool1 1500")
+        world.told("held triton1 1500")
         await asyncio.sleep(0.001)
     await taken(2)
     ended.set()
@@ -321,7 +321,7 @@ async def test_events_of_a_turn_carry_its_number_and_the_services_tenant():
 async def test_the_routes_are_kept_for_haproxys_next_start():
     world = World(service(7, "a", HELD), service(8, "b", HELD), service(9, "c", HELD))
     turned = await turn(world, world, world, {})
-    assert world.kept == {"t/a": "pool1", "t/b": "pool2"}
+    assert world.kept == {"t/a": "triton1", "t/b": "triton2"}
     assert turned.unkept == ""
 
 
@@ -358,12 +358,12 @@ async def test_a_service_that_starts_no_replica_for_want_of_server_lines_is_name
     caplog: pytest.LogCaptureFixture,
 ):
     world = World(service(7, "a", HELD), service(8, "b", HELD))
-    pool = {"pool1": Backend(0, 0, (NOWHERE,) * 2)}
-    idle = {f"poolidle{n}": Backend(0, 0, ()) for n in (1, 2)}
-    routes = {"t/a": "poolidle1", "t/b": "poolidle2"}
+    group = {"triton1": Backend(0, 0, (NOWHERE,) * 2)}
+    idle = {f"tritonidle{n}": Backend(0, 0, ()) for n in (1, 2)}
+    routes = {"t/a": "tritonidle1", "t/b": "tritonidle2"}
 
     async def observe() -> Gateway:
-        return Gateway(routes, pool | idle, complete=True, per_tenant=2)
+        return Gateway(routes, group | idle, complete=True, per_tenant=2)
 
     world.observe = observe
     launcher = Launcher(world, world, replicas=lambda _: world)
@@ -398,7 +398,7 @@ class Routed(World):
     """Its gateway has a route."""
 
     async def observe(self) -> Gateway:
-        return replace(GATEWAY, routes={"t/a": "pool1"})
+        return replace(GATEWAY, routes={"t/a": "triton1"})
 
 
 async def test_what_is_at_rest_is_known_from_turn_to_turn():

@@ -49,7 +49,7 @@ async def post(made: UsageWatch) -> None:
 async def test_a_line_is_booked_for_its_run(daemon: Daemon, tmp_path: Path):
     made = watch(daemon, tmp_path)
     run = ("nlp/chat", RUN)
-    lines = ["held pool1", line(1), line(65), line(1)]
+    lines = ["held triton1", line(1), line(65), line(1)]
     assert hear(made, lines) == [run, run]
     await post(made)
     assert daemon.booked.keys() == {("gw-17-5", 1), ("gw-17-5", 65)}

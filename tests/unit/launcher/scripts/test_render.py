@@ -78,20 +78,20 @@ def test_values_reach_bash_as_they_are():
     assert shlex.split(line) == ["models=/models/%@chat"]
 
 
-def test_the_gateway_has_its_pool():
+def test_the_gateway_has_its_backends():
     settings = GatewaySettings(
         services=2, backends=2, servers=3, directory=Path("/etc/gw"), hold_s=42
     )
     files = gateway_files(settings, Owners("haproxy", "haproxy", "slicewise", "clients"))
     text = files["haproxy.cfg"]
-    assert text.count("\nbackend pool") == 2 * 2
-    pinned = 'ssl verify required no-ssl-reuse ca-file "/etc/gw/replicas/pool2.r3.pem" crt'
+    assert text.count("\nbackend triton") == 2 * 2
+    pinned = 'ssl verify required no-ssl-reuse ca-file "/etc/gw/replicas/triton2.r3.pem" crt'
     assert text.count(pinned) == 2
     assert text.count(" disabled ssl verify required ") == len(ENGINES) * 2 * 3
     shown = ' crt "/etc/gw/identity.pem" ssl-min-ver TLSv1.3 '
     by_grpc = sum(1 for engine in ENGINES.values() if engine.grpc_paths)
     assert text.count(shown) == (len(ENGINES) + by_grpc) * 2 * 3
-    assert text.count("alpn h2 maxconn 1 track pool2/r") == 3
+    assert text.count("alpn h2 maxconn 1 track triton2/r") == 3
     assert "user slicewise group clients mode 660" in text
     assert text.count("user haproxy\n") == 1
     assert '.again" user haproxy mode 600' in text
@@ -111,19 +111,19 @@ def test_the_gateway_has_its_pool():
 def test_services_beyond_those_with_replicas_have_backends_without_servers():
     """A server line costs memory and a file descriptor each, a backend without nearly nothing."""
     text = gateway_files(GatewaySettings(services=5, backends=2, servers=3))["haproxy.cfg"]
-    assert text.count("\nbackend poolidle") == 2 * 5
-    idle = text.partition("\nbackend poolidle5\n")[2].partition("\nbackend pool1\n")[0]
+    assert text.count("\nbackend tritonidle") == 2 * 5
+    idle = text.partition("\nbackend tritonidle5\n")[2].partition("\nbackend triton1\n")[0]
     assert re.findall(r"^    server (\S+)", idle, re.MULTILINE) == ["again", "again"]
-    assert "-m reg ^(pool(idle)?[0-9]+|successor)$" in text
+    assert "-m reg ^(triton(idle)?[0-9]+|successor)$" in text
 
 
 def test_an_engine_without_calls_of_grpc_has_no_halves_for_them():
     """They took a third of HAProxy's memory, and no request ever came there."""
     text = gateway_files(GatewaySettings(services=2, backends=1, servers=1))["haproxy.cfg"]
     halves = set(re.findall(r"^backend (\w+)-grpc$", text, re.MULTILINE))
-    by_grpc = {engine.pool for engine in ENGINES.values() if engine.grpc_paths}
-    pools = {one.rstrip("0123456789").removesuffix("idle") for one in halves}
-    assert pools & {engine.pool for engine in ENGINES.values()} == by_grpc == {"pool"}
+    by_grpc = {engine.group for engine in ENGINES.values() if engine.grpc_paths}
+    groups = {one.rstrip("0123456789").removesuffix("idle") for one in halves}
+    assert groups & {engine.group for engine in ENGINES.values()} == by_grpc == {"triton"}
 
 
 def test_a_name_with_a_comma_is_not_read_as_another_one_when_a_request_comes_in_again():
@@ -144,7 +144,7 @@ class Other(Triton):
     title = "Other"
     sockets = ("one",)
     drain_signal = "TERM"
-    pool = "other"
+    group = "other"
     api = "/v9"
     health_path = "/fit"
     http_paths = ("/v9/ask",)
@@ -170,8 +170,8 @@ def test_each_engine_has_backends_and_paths_of_its_own():
         lines.partition("\n")[0]: lines for lines in text.split("\nbackend ") if "httpchk" in lines
     }
     assert {name: re.findall("httpchk GET (.*)", lines) for name, lines in backends.items()} == {
-        "pool1": ["/v2/health/ready"],
-        "pool2": ["/v2/health/ready"],
+        "triton1": ["/v2/health/ready"],
+        "triton2": ["/v2/health/ready"],
         "other1": ["/fit"],
         "other2": ["/fit"],
     }
@@ -188,7 +188,7 @@ def test_each_engine_has_backends_and_paths_of_its_own():
 class Chatty(Other):
     """One more, of OpenAI's API."""
 
-    pool = "chatty"
+    group = "chatty"
     api = OPENAI_API
 
 
@@ -199,7 +199,9 @@ def test_every_engine_of_openai_s_api_is_reached_by_a_tenant_s_one_address(
     text = gateway_files(GatewaySettings(backends=2, servers=1))["haproxy.cfg"]
     (openai,) = re.findall(r"acl of_openai var\(txn.backend\) -m reg (.*)", text)
     assert all(re.search(openai, name) for name in ("chatty1", "chattyidle12", "successor"))
-    assert not any(re.search(openai, name) for name in ("pool1", "other2", "xchatty1", "chatty1x"))
+    assert not any(
+        re.search(openai, name) for name in ("triton1", "other2", "xchatty1", "chatty1x")
+    )
 
 
 def test_nothing_is_read_of_a_body_before_the_key_and_the_tenant_s_limits_are_checked():
@@ -247,7 +249,7 @@ def test_llama_cpp_gets_each_request_on_a_connection_of_its_own_without_what_out
     own |= {"once-metered", "retry-once-metered", "limited-metered"}
     assert closing == {"llamacpp1", "llamacpp2"} | own
     dropped = re.findall(r"http-request del-header (\S+) if of_(\w+)", text)
-    assert [one for one, pool in dropped if pool == "llamacpp"] == ["x-conversation-id"]
+    assert [one for one, group in dropped if group == "llamacpp"] == ["x-conversation-id"]
     assert ("x-override-bootstrap-host", "sglang") in dropped
 
 

@@ -66,9 +66,9 @@ def server(index: int, mode: ServerMode, *, up: bool = True) -> Server:
 
 
 GATEWAY = Gateway(
-    {"vision/chat": "pool1"},
+    {"vision/chat": "triton1"},
     {
-        "pool1": Backend(
+        "triton1": Backend(
             9,
             6,
             (
@@ -143,7 +143,9 @@ def test_a_slot_that_waits_for_slurm_is_not_ready_because_its_last_run_was():
 
 
 def test_what_no_replica_is_there_for_waits_for_a_first_one():
-    shown = Gateway(GATEWAY.routes, {"pool1": Backend(2, 0, (server(0, ServerMode.DRAIN),))}, True)
+    shown = Gateway(
+        GATEWAY.routes, {"triton1": Backend(2, 0, (server(0, ServerMode.DRAIN),))}, True
+    )
     said = printed_text(show_services.service_details(observed(shown)))
     assert "1 in flight, 1 waiting for a first replica" in said
 
@@ -151,7 +153,7 @@ def test_what_no_replica_is_there_for_waits_for_a_first_one():
 def test_a_replica_without_a_line_of_the_gateway_starts():
     earlier_run = Server("10.0.0.1", 20001, ServerMode.MAINT, up=False, in_flight=0, queued=0)
     lines = (server(0, ServerMode.MAINT), earlier_run, server(2, ServerMode.READY))
-    found = observed(Gateway(GATEWAY.routes, {"pool1": Backend(0, 0, lines)}, complete=True))
+    found = observed(Gateway(GATEWAY.routes, {"triton1": Backend(0, 0, lines)}, complete=True))
     assert slots(found, "ready") == {2}
     assert slots(found, "draining") == {0, 5}
     assert slots(found, "starting") == {1, 3, 4}
@@ -336,8 +338,8 @@ def test_a_list_fits_the_terminal_with_names_and_numbers_whole(width: int):
 
 
 READY_AT_GATEWAY = Gateway(
-    {"vision/chat": "pool1"},
-    {"pool1": Backend(0, 0, (server(0, ServerMode.READY),))},
+    {"vision/chat": "triton1"},
+    {"triton1": Backend(0, 0, (server(0, ServerMode.READY),))},
     complete=True,
 )
 ASLEEP = service(12, slot(0, "held"))

@@ -53,7 +53,7 @@ LLAMA = """\
 """
 TRITON = """\
 W1126 17:11:30.000001 17 pinned_memory_manager.cc:273] "Unable to allocate pinned system memory, \
-pinned memory pool will not be available: CUDA driver version is insufficient"
+pinned memory group will not be available: CUDA driver version is insufficient"
 I1126 17:11:30.000002 17 cuda_memory_manager.cc:117] "CUDA memory pool disabled"
 E1126 17:11:30.000003 17 server.cc:248] "CacheManager Init Failed. Error: -17"
 E1126 17:11:31.000001 17 model_lifecycle.cc:654] "failed to load 'bert' version 1: Invalid \

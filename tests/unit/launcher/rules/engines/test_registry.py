@@ -80,9 +80,9 @@ def test_directives_that_name_none_or_an_unknown_one_are_the_default_s():
 
 
 def test_no_two_share_backends_of_the_gateway():
-    pools = [engine.pool for engine in ENGINES.values()]
-    assert len(set(pools)) == len(pools)
-    assert all(re.fullmatch("[a-z]+", pool) for pool in pools)
+    groups = [engine.group for engine in ENGINES.values()]
+    assert len(set(groups)) == len(groups)
+    assert all(re.fullmatch("[a-z]+", group) for group in groups)
 
 
 @EVERY
@@ -104,7 +104,7 @@ def test_clients_change_nothing_that_a_replica_serves(engine: Engine, path: str)
 class Small(OpenAIEngine):
     """What docs/how-to/engines.md says that an engine of OpenAI's API must say itself."""
 
-    title, pool = "Small", "small"
+    title, group = "Small", "small"
     parallelism = Parallelism()
     log_notice = re.compile("INFO")
 
@@ -156,24 +156,24 @@ def of_site(**entries: object) -> Engines:
     return Engines({"triton": Triton()}, find)
 
 
-def with_pool(name: str) -> Engine:
+def with_group(name: str) -> Engine:
     engine = Triton()
-    engine.pool = name
+    engine.group = name
     return engine
 
 
 def test_a_broken_engine_of_the_site_costs_no_other_one():
-    fit = with_pool("fit")
+    fit = with_group("fit")
     found = of_site(
         raises=ImportError("no module"),
         number=7,
-        triton=with_pool("again"),
+        triton=with_group("again"),
         fit=fit,
-        taken=with_pool("fit"),
-        odd=with_pool("odd-1"),
-        bridle=with_pool("bridle"),
+        taken=with_group("fit"),
+        odd=with_group("odd-1"),
+        bridle=with_group("bridle"),
         kind=Triton,
-        **{"odd-name": with_pool("oddname")},
+        **{"odd-name": with_group("oddname")},
     )
     assert dict(found) == {"triton": found["triton"], "fit": fit}
     assert len(found) == 2
@@ -181,10 +181,10 @@ def test_a_broken_engine_of_the_site_costs_no_other_one():
         "raises": "ImportError: no module",
         "number": "TypeError: it names no object that is a Slicewise engine",
         "kind": "TypeError: it names no object that is a Slicewise engine",
-        "bridle": "ValueError: pool 'bridle' ends in 'idle', as backends without servers do",
+        "bridle": "ValueError: group 'bridle' ends in 'idle', as backends without servers do",
         "triton": "ValueError: there is another engine of this name",
-        "taken": "ValueError: another engine has pool 'fit'",
-        "odd": "ValueError: pool 'odd-1' is not [a-z]+",
+        "taken": "ValueError: another engine has group 'fit'",
+        "odd": "ValueError: group 'odd-1' is not [a-z]+",
         "odd-name": "ValueError: its name is not [a-z][a-z0-9]{0,31}",
     }
 

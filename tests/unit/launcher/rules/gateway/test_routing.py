@@ -62,36 +62,38 @@ def end(port: int) -> Endpoint:
 def route(targets: dict[int, ServerMode] | None, service: str = "t/a") -> Route:
     """Targets by port."""
     found = None if targets is None else {end(port): mode for port, mode in targets.items()}
-    return Route(service, 4, found, "pool")
+    return Route(service, 4, found, "triton")
 
 
 def test_a_new_service_gets_a_free_backend_so_that_requests_are_held():
-    plan = plan_routes(gateway({}, pool1=backend()), [route({})])
-    assert plan.changes == (AddRoute("t/a", "pool1"),)
+    plan = plan_routes(gateway({}, triton1=backend()), [route({})])
+    assert plan.changes == (AddRoute("t/a", "triton1"),)
 
 
 def test_a_service_gets_a_backend_of_its_engine():
     """Each engine has health checks, and paths that clients may ask for, of its own."""
-    shown = gateway({"t/b": "pool1"}, pool1=backend(), pool2=backend(), other1=backend())
-    others = [replace(route({}, name), pool="other") for name in ("t/a", "t/b")]
+    shown = gateway({"t/b": "triton1"}, triton1=backend(), triton2=backend(), other1=backend())
+    others = [replace(route({}, name), group="other") for name in ("t/a", "t/b")]
     plan = plan_routes(shown, others)
     assert (plan.routes, [*plan.unrouted]) == ({"t/a": "other1"}, ["t/b"])
-    assert plan_routes(shown, [route({}, "t/b")]).routes == {"t/b": "pool1"}
+    assert plan_routes(shown, [route({}, "t/b")]).routes == {"t/b": "triton1"}
 
 
 def test_a_backend_with_somebody_elses_requests_is_not_free():
-    plan = plan_routes(gateway({}, pool1=backend(sessions=1), pool2=backend()), [route({})])
-    assert plan.changes == (AddRoute("t/a", "pool2"),)
+    plan = plan_routes(gateway({}, triton1=backend(sessions=1), triton2=backend()), [route({})])
+    assert plan.changes == (AddRoute("t/a", "triton2"),)
 
 
 def test_without_a_free_backend_it_says_so():
-    plan = plan_routes(gateway({"t/b": "pool1"}, pool1=backend()), [route(None, "t/b"), route({})])
+    plan = plan_routes(
+        gateway({"t/b": "triton1"}, triton1=backend()), [route(None, "t/b"), route({})]
+    )
     assert (plan.changes, plan.unrouted) == ((), {"t/a": "the gateway has no free backend"})
 
 
 def test_idle_services_of_one_tenant_leave_backends_to_others():
-    pool = {f"pool{number}": backend() for number in range(1, 9)}
-    shown = replace(gateway({}, **pool), per_tenant=4)
+    group = {f"triton{number}": backend() for number in range(1, 9)}
+    shown = replace(gateway({}, **group), per_tenant=4)
     crowd = [route({}, f"t/{name}") for name in "abcdefgh"]
     plan = plan_routes(shown, [*crowd, route({}, "u/a")])
     assert [*plan.routes] == ["t/a", "t/b", "t/c", "t/d", "u/a"]
@@ -101,71 +103,73 @@ def test_idle_services_of_one_tenant_leave_backends_to_others():
 
 
 def test_who_has_more_than_its_tenant_may_keeps_it():
-    routes = {f"t/{name}": f"pool{number}" for number, name in enumerate("abc", start=1)}
-    shown = gateway(routes, pool1=backend(), pool2=backend(), pool3=backend(), pool4=backend())
+    routes = {f"t/{name}": f"triton{number}" for number, name in enumerate("abc", start=1)}
+    shown = gateway(
+        routes, triton1=backend(), triton2=backend(), triton3=backend(), triton4=backend()
+    )
     kept = [route(None, service) for service in routes]
     plan = plan_routes(replace(shown, per_tenant=2), [*kept, route({}, "t/d"), route({}, "u/a")])
-    assert plan.routes == {**routes, "u/a": "pool4"}
+    assert plan.routes == {**routes, "u/a": "triton4"}
     assert [*plan.unrouted] == ["t/d"]
 
 
 def test_stale_servers_are_closed_before_the_route_is_added():
-    plan = plan_routes(gateway({}, pool1=backend(at(7, READY))), [route({})])
-    assert plan.changes == (SetMode("pool1", 0, MAINT), AddRoute("t/a", "pool1"))
+    plan = plan_routes(gateway({}, triton1=backend(at(7, READY))), [route({})])
+    assert plan.changes == (SetMode("triton1", 0, MAINT), AddRoute("t/a", "triton1"))
 
 
 def test_a_replica_gets_its_address_in_maintenance():
     plan = plan_routes(
-        gateway({"t/a": "pool1"}, pool1=backend(at(7, READY), NOWHERE)),
+        gateway({"t/a": "triton1"}, triton1=backend(at(7, READY), NOWHERE)),
         [route({7: READY, 21001: READY})],
     )
     assert plan.changes == (
-        SetTarget("pool1", 1, end(21001), 4),
-        SetMode("pool1", 1, READY),
-        SetHealthy("pool1", 1),
+        SetTarget("triton1", 1, end(21001), 4),
+        SetMode("triton1", 1, READY),
+        SetHealthy("triton1", 1),
     )
 
 
 def test_another_address_gets_a_line_that_is_free_already():
-    shown = gateway({"t/a": "pool1"}, pool1=backend(at(7, READY, 1), NOWHERE))
+    shown = gateway({"t/a": "triton1"}, triton1=backend(at(7, READY, 1), NOWHERE))
     assert plan_routes(shown, [route({8: READY})]).changes == (
-        SetMode("pool1", 0, MAINT),
-        EndSessions("pool1", 0),
-        SetTarget("pool1", 1, end(8), 4),
-        SetMode("pool1", 1, READY),
-        SetHealthy("pool1", 1),
+        SetMode("triton1", 0, MAINT),
+        EndSessions("triton1", 0),
+        SetTarget("triton1", 1, end(8), 4),
+        SetMode("triton1", 1, READY),
+        SetHealthy("triton1", 1),
     )
 
 
 def test_a_line_is_not_free_while_an_earlier_replica_has_requests_there():
-    shown = gateway({"t/a": "pool1"}, pool1=backend(at(7, MAINT, 1)))
+    shown = gateway({"t/a": "triton1"}, triton1=backend(at(7, MAINT, 1)))
     plan = plan_routes(shown, [route({8: READY})])
     assert (plan.changes, plan.crowded) == ((), ("t/a",))
 
 
 def test_two_generations_share_the_lines_and_the_same_replica_keeps_its_own():
     old, new = {7: READY, 8: READY}, {9: READY}
-    shown = gateway({"t/a": "pool1"}, pool1=backend(at(8, READY), at(5, MAINT), at(7, READY)))
+    shown = gateway({"t/a": "triton1"}, triton1=backend(at(8, READY), at(5, MAINT), at(7, READY)))
     plan = plan_routes(shown, [route(old | new)])
-    assert plan.changes[0] == SetTarget("pool1", 1, end(9), 4)
+    assert plan.changes[0] == SetTarget("triton1", 1, end(9), 4)
     assert (len(plan.changes), plan.crowded) == (3, ())
 
 
 def test_more_replicas_than_lines_is_said():
-    shown = gateway({"t/a": "pool1"}, pool1=backend(NOWHERE))
+    shown = gateway({"t/a": "triton1"}, triton1=backend(NOWHERE))
     plan = plan_routes(shown, [route({7: READY, 8: READY})])
-    assert SetTarget("pool1", 0, end(7), 4) in plan.changes
+    assert SetTarget("triton1", 0, end(7), 4) in plan.changes
     assert plan.crowded == ("t/a",)
 
 
 def test_a_replica_that_shall_not_begin_gets_no_line():
-    shown = gateway({"t/a": "pool1"}, pool1=backend(NOWHERE))
+    shown = gateway({"t/a": "triton1"}, triton1=backend(NOWHERE))
     plan = plan_routes(shown, [route({7: DRAIN, 8: MAINT})])
     assert (plan.changes, plan.crowded) == ((), ())
 
 
 def test_a_closing_service_is_told_so_once_and_forgotten_with_its_route():
-    shown = gateway({"t/a": "pool1"}, pool1=backend())
+    shown = gateway({"t/a": "triton1"}, triton1=backend())
     closing = replace(route({}), closing=True)
     assert plan_routes(shown, [closing]).changes == (SetClosing("t/a", closing=True),)
     closed = replace(shown, closing=frozenset({"t/a"}))
@@ -178,7 +182,7 @@ def test_a_closing_service_is_told_so_once_and_forgotten_with_its_route():
 
 
 def test_a_service_whose_sequences_stay_together_is_told_once_and_forgotten_with_its_route():
-    shown = gateway({"t/a": "pool1"}, pool1=backend())
+    shown = gateway({"t/a": "triton1"}, triton1=backend())
     together = replace(route({}), sequences=True)
     assert plan_routes(shown, [together]).changes == (SetSequences("t/a", together=True),)
     known = replace(shown, sequences=frozenset({"t/a"}))
@@ -191,7 +195,7 @@ def test_a_service_whose_sequences_stay_together_is_told_once_and_forgotten_with
 
 
 def test_estimates_are_told_when_they_change():
-    shown = gateway({"t/a": "pool1"}, pool1=backend())
+    shown = gateway({"t/a": "triton1"}, triton1=backend())
     told = replace(route({}), retry_after_s=40)
     assert plan_routes(shown, [told]).changes == (SetRetryAfter("t/a", 40, None),)
     known = replace(shown, retry_after_s={"t/a": 40})
@@ -224,18 +228,18 @@ def test_how_many_may_wait_is_told_when_it_is_another_by_more_than_a_quarter(
     before: int | None, in_time: int | None, is_told: bool
 ):
     known = {} if before is None else {"t/a": before}
-    shown = replace(gateway({"t/a": "pool1"}, pool1=backend()), in_time=known)
+    shown = replace(gateway({"t/a": "triton1"}, triton1=backend()), in_time=known)
     plan = plan_routes(shown, [replace(route({}), in_time=in_time)])
     assert plan.changes == ((SetInTime("t/a", in_time, before),) if is_told else ())
 
 
 def test_how_many_may_wait_is_forgotten_with_the_route():
-    shown = replace(gateway({"t/a": "pool1"}, pool1=backend()), in_time={"t/a": 8})
+    shown = replace(gateway({"t/a": "triton1"}, triton1=backend()), in_time={"t/a": 8})
     assert plan_routes(shown, []).changes == (RemoveRoute("t/a"), SetInTime("t/a", None, 8))
 
 
 def test_why_starts_fail_is_told_once_and_forgotten_with_the_route():
-    shown = gateway({"t/a": "pool1"}, pool1=backend())
+    shown = gateway({"t/a": "triton1"}, triton1=backend())
     failing = replace(route({}), failing="no such file")
     assert plan_routes(shown, [failing]).changes == (SetFailing("t/a", "no such file", ""),)
     told = replace(shown, failing={"t/a": "no such file"})
@@ -247,7 +251,7 @@ def test_why_starts_fail_is_told_once_and_forgotten_with_the_route():
 
 def test_deadline_and_second_try_are_told_once_and_forgotten_with_the_route():
     asked = replace(route({}), deadline_ms=2500, retry_once=True)
-    shown = gateway({"t/a": "pool1"}, pool1=backend())
+    shown = gateway({"t/a": "triton1"}, triton1=backend())
     told = (SetDeadline("t/a", 2500, None), SetRetryOnce("t/a", True))
     assert plan_routes(shown, [asked]).changes == told
     known = replace(shown, deadline_ms={"t/a": 2500}, retry_once=frozenset({"t/a"}))
@@ -258,113 +262,116 @@ def test_deadline_and_second_try_are_told_once_and_forgotten_with_the_route():
 
 
 def test_what_is_right_is_left_alone():
-    shown = gateway({"t/a": "pool1"}, pool1=backend(at(7, READY), at(8, DRAIN)))
+    shown = gateway({"t/a": "triton1"}, triton1=backend(at(7, READY), at(8, DRAIN)))
     assert plan_routes(shown, [route({7: READY, 8: DRAIN})]).changes == ()
 
 
 def test_drain_and_back():
-    shown = gateway({"t/a": "pool1"}, pool1=backend(at(7, READY, 2), at(8, DRAIN)))
+    shown = gateway({"t/a": "triton1"}, triton1=backend(at(7, READY, 2), at(8, DRAIN)))
     plan = plan_routes(shown, [route({7: DRAIN, 8: READY})])
-    assert plan.changes == (SetMode("pool1", 0, DRAIN), SetMode("pool1", 1, READY))
+    assert plan.changes == (SetMode("triton1", 0, DRAIN), SetMode("triton1", 1, READY))
 
 
 def test_maintenance_cuts_what_is_still_in_flight():
-    shown = gateway({"t/a": "pool1"}, pool1=backend(at(7, DRAIN, 2), at(8, DRAIN)))
+    shown = gateway({"t/a": "triton1"}, triton1=backend(at(7, DRAIN, 2), at(8, DRAIN)))
     assert plan_routes(shown, [route({})]).changes == (
-        SetMode("pool1", 0, MAINT),
-        EndSessions("pool1", 0),
-        SetMode("pool1", 1, MAINT),
+        SetMode("triton1", 0, MAINT),
+        EndSessions("triton1", 0),
+        SetMode("triton1", 1, MAINT),
     )
 
 
 def test_an_ended_service_loses_its_route_first():
-    plan = plan_routes(gateway({"t/a": "pool1"}, pool1=backend(at(7, READY))), [])
-    assert plan.changes == (RemoveRoute("t/a"), SetMode("pool1", 0, MAINT))
+    plan = plan_routes(gateway({"t/a": "triton1"}, triton1=backend(at(7, READY))), [])
+    assert plan.changes == (RemoveRoute("t/a"), SetMode("triton1", 0, MAINT))
 
 
 def test_what_waits_for_an_ended_service_is_sent_round_and_what_is_in_flight_may_end():
-    shown = gateway({"t/a": "pool1"}, pool1=backend(at(7, READY, 2), sessions=9, queued=7))
+    shown = gateway({"t/a": "triton1"}, triton1=backend(at(7, READY, 2), sessions=9, queued=7))
     assert plan_routes(shown, []).changes == (
         RemoveRoute("t/a"),
-        SetMode("pool1", 0, MAINT),
-        SendRound("pool1"),
+        SetMode("triton1", 0, MAINT),
+        SendRound("triton1"),
     )
 
 
 def test_a_backend_that_lost_its_route_in_between_is_vacated_too():
-    shown = gateway({}, pool1=backend(at(7, READY), sessions=3, queued=3), pool2=backend())
+    shown = gateway({}, triton1=backend(at(7, READY), sessions=3, queued=3), triton2=backend())
     assert plan_routes(shown, [route({})]).changes == (
-        SetMode("pool1", 0, MAINT),
-        SendRound("pool1"),
-        AddRoute("t/a", "pool2"),
+        SetMode("triton1", 0, MAINT),
+        SendRound("triton1"),
+        AddRoute("t/a", "triton2"),
     )
 
 
 def test_its_backend_is_not_reused_at_the_same_look():
-    plan = plan_routes(gateway({"t/b": "pool1"}, pool1=backend()), [route({})])
+    plan = plan_routes(gateway({"t/b": "triton1"}, triton1=backend()), [route({})])
     assert (plan.changes, [*plan.unrouted]) == ((RemoveRoute("t/b"),), ["t/a"])
 
 
 def test_a_service_that_must_be_left_alone_keeps_route_and_servers():
-    shown = gateway({"t/a": "pool1"}, pool1=backend(at(7, READY, 1)))
+    shown = gateway({"t/a": "triton1"}, triton1=backend(at(7, READY, 1)))
     assert plan_routes(shown, [route(None)]).changes == ()
 
 
 def test_after_a_start_of_haproxy_the_mark_comes_last():
-    shown = replace(gateway({}, pool1=backend()), complete=False)
+    shown = replace(gateway({}, triton1=backend()), complete=False)
     plan = plan_routes(shown, [route({7: READY})])
-    assert (plan.changes[0], plan.changes[-1]) == (AddRoute("t/a", "pool1"), MarkComplete())
+    assert (plan.changes[0], plan.changes[-1]) == (AddRoute("t/a", "triton1"), MarkComplete())
     assert MarkComplete() not in plan_routes(replace(shown, complete=True), [route({})]).changes
 
 
 def test_the_plan_says_what_is_routed_then():
     shown = gateway(
-        {"t/b": "pool1", "t/c": "pool2"}, pool1=backend(), pool2=backend(), pool3=backend()
+        {"t/b": "triton1", "t/c": "triton2"},
+        triton1=backend(),
+        triton2=backend(),
+        triton3=backend(),
     )
     plan = plan_routes(shown, [route({}), route(None, "t/c"), route({}, "t/d")])
-    assert (plan.routes, [*plan.unrouted]) == ({"t/a": "pool3", "t/c": "pool2"}, ["t/d"])
+    assert (plan.routes, [*plan.unrouted]) == ({"t/a": "triton3", "t/c": "triton2"}, ["t/d"])
 
 
 def test_a_route_to_a_backend_that_is_no_more_is_replaced():
-    plan = plan_routes(gateway({"t/a": "pool9"}, pool1=backend()), [route({})])
-    assert plan.changes == (MoveRoute("t/a", "pool1"),)
+    plan = plan_routes(gateway({"t/a": "triton9"}, triton1=backend()), [route({})])
+    assert plan.changes == (MoveRoute("t/a", "triton1"),)
 
 
 def full(*served: str) -> Gateway:
     """Eight backends with lines of which one is kept free, and enough without."""
-    lined = {f"pool{number}": backend() for number in range(1, 9)}
-    idle = {f"poolidle{number}": Backend(0, 0, ()) for number in range(1, 13)}
-    routes = {service: f"pool{number}" for number, service in enumerate(served, start=1)}
+    lined = {f"triton{number}": backend() for number in range(1, 9)}
+    idle = {f"tritonidle{number}": Backend(0, 0, ()) for number in range(1, 13)}
+    routes = {service: f"triton{number}" for number, service in enumerate(served, start=1)}
     return gateway(routes, **lined, **idle)
 
 
 def test_services_beyond_the_backends_with_lines_get_one_without():
     plan = plan_routes(full(), [route({}, f"t/{name}") for name in "abcdefghi"])
     assert [plan.routes[f"t/{name}"] for name in "aghi"] == [
-        *("pool1", "pool7", "poolidle1", "poolidle2")
+        *("triton1", "triton7", "tritonidle1", "tritonidle2")
     ]
     assert plan.unrouted == {}
 
 
 def test_a_service_moves_to_lines_once_a_replica_is_ready_and_its_requests_follow():
-    shown = replace(full(), routes={"t/a": "poolidle3"})
+    shown = replace(full(), routes={"t/a": "tritonidle3"})
     assert plan_routes(shown, [route({})]).changes == ()
     plan = plan_routes(shown, [route({7: READY})])
     assert plan.changes == (
-        SetTarget("pool1", 0, end(7), 4),
-        SetMode("pool1", 0, READY),
-        SetHealthy("pool1", 0),
-        MoveRoute("t/a", "pool1"),
+        SetTarget("triton1", 0, end(7), 4),
+        SetMode("triton1", 0, READY),
+        SetHealthy("triton1", 0),
+        MoveRoute("t/a", "triton1"),
     )
 
 
 def test_where_all_lines_are_in_use_it_is_said_and_its_requests_wait():
     served = [f"t/{name}" for name in "abcdefgh"]
     shown = full(*served)
-    shown = replace(shown, routes={**shown.routes, "t/i": "poolidle1"})
+    shown = replace(shown, routes={**shown.routes, "t/i": "tritonidle1"})
     busy = [route({number: READY}, name) for number, name in enumerate(served, start=1)]
     plan = plan_routes(shown, [*busy, route({99: READY}, "t/i")])
-    assert plan.routes["t/i"] == "poolidle1"
+    assert plan.routes["t/i"] == "tritonidle1"
     assert plan.unrouted == {"t/i": "8 services have replicas, and no more can"}
     assert plan.crowded == ()
 
@@ -373,11 +380,11 @@ def test_an_idle_service_leaves_its_lines_before_others_need_them():
     served = [f"t/{name}" for name in "abcdefgh"]
     shown = full(*served)
     held, draining = backend(sessions=1), backend(at(7, DRAIN, 1))
-    shown = replace(shown, backends={**shown.backends, "pool1": held, "pool2": draining})
+    shown = replace(shown, backends={**shown.backends, "triton1": held, "triton2": draining})
     routes = [route({}, "t/a"), route({7: DRAIN}, "t/b"), route(None, "t/c")]
     routes += [route({}, name) for name in served[3:]]
     plan = plan_routes(shown, routes)
-    assert plan.changes == (MoveRoute("t/d", "poolidle1"),)
+    assert plan.changes == (MoveRoute("t/d", "tritonidle1"),)
     # One is free then, at the next look, and no more has to be.
     then = plan_routes(replace(shown, routes=plan.routes), routes)
     assert (then.changes, then.routes) == ((), plan.routes)
@@ -393,7 +400,7 @@ def test_a_tenant_s_bound_counts_services_with_and_without_lines():
 
 
 def asleep(*services: str) -> dict[str, str]:
-    return {service: f"poolidle{number}" for number, service in enumerate(services, start=1)}
+    return {service: f"tritonidle{number}" for number, service in enumerate(services, start=1)}
 
 
 def test_one_tenant_gets_half_of_the_backends_with_lines_and_a_newcomer_gets_one():
@@ -416,23 +423,23 @@ def test_the_last_backends_with_lines_are_for_tenants_that_have_none():
     busy = [route({number: READY}, name) for number, name in enumerate(served, start=1)]
     waking = [route({n: READY}, name) for n, name in ((91, "u/d"), (92, "v/a"), (93, "v/b"))]
     plan = plan_routes(shown, [*busy, *waking])
-    assert (plan.routes["u/d"], plan.routes["v/b"]) == ("poolidle1", "poolidle3")
-    assert plan.routes["v/a"] in {"pool7", "pool8"}
+    assert (plan.routes["u/d"], plan.routes["v/b"]) == ("tritonidle1", "tritonidle3")
+    assert plan.routes["v/a"] in {"triton7", "triton8"}
     assert "the last 2 of the gateway's 8 places are kept" in plan.unrouted["u/d"]
 
 
 def test_an_idle_service_of_the_same_tenant_makes_way():
     served = ["u/a", "t/a", "t/b", "t/c", "t/d"]
     shown = replace(full(*served), per_tenant=6)
-    shown = replace(shown, routes={**shown.routes, "t/e": "poolidle1"})
+    shown = replace(shown, routes={**shown.routes, "t/e": "tritonidle1"})
     others = [
         route({}, "u/a"),
         *(route({n: READY}, served[n]) for n in (1, 2, 3)),
         route({}, "t/d"),
     ]
     plan = plan_routes(shown, [*others, route({99: READY}, "t/e")])
-    assert (plan.routes["t/e"], plan.routes["t/d"]) == ("pool6", "poolidle2")
-    assert (plan.routes["u/a"], plan.unrouted) == ("pool1", {})
+    assert (plan.routes["t/e"], plan.routes["t/d"]) == ("triton6", "tritonidle2")
+    assert (plan.routes["u/a"], plan.unrouted) == ("triton1", {})
 
 
 def test_idle_services_beyond_a_tenants_share_give_their_lines_back():
@@ -471,37 +478,37 @@ def test_a_replica_is_found_by_its_address_whatever_its_line():
 
 
 def test_what_a_replaced_process_works_on_is_counted():
-    now = gateway({"t/a": "pool2"}, pool2=backend(at(7, READY, 1), at(8, MAINT), sessions=1))
+    now = gateway({"t/a": "triton2"}, triton2=backend(at(7, READY, 1), at(8, MAINT), sessions=1))
     old = gateway(
-        {"t/a": "pool1", "t/b": "pool2"},
-        pool1=backend(at(8, READY, 3), at(7, READY, 2), at(6, READY, 1), sessions=8, queued=2),
-        pool2=backend(sessions=5),
+        {"t/a": "triton1", "t/b": "triton2"},
+        triton1=backend(at(8, READY, 3), at(7, READY, 2), at(6, READY, 1), sessions=8, queued=2),
+        triton2=backend(sessions=5),
     )
-    found = with_replaced(now, [old]).backends["pool2"]
+    found = with_replaced(now, [old]).backends["triton2"]
     assert load_of(found) == Load(in_flight=7, queued=2, held=0)
     assert found.server_of(end(7)) == at(7, READY, 3)
     assert found.server_of(end(8)) == at(8, DRAIN, 3)
     assert found.server_of(end(6)) == at(6, DRAIN, 1)
-    assert found.servers == now.backends["pool2"].servers
+    assert found.servers == now.backends["triton2"].servers
 
 
 def test_replicas_that_serve_follow_a_concurrency_that_is_learnt():
-    shown = gateway({"t/a": "pool1"}, pool1=backend(replace(at(7, READY, 2), concurrency=2)))
+    shown = gateway({"t/a": "triton1"}, triton1=backend(replace(at(7, READY, 2), concurrency=2)))
     learnt = replace(route({7: READY}), concurrency=6, follows=True)
-    assert plan_routes(shown, [learnt]).changes == (SetConcurrency("pool1", 0, 6),)
+    assert plan_routes(shown, [learnt]).changes == (SetConcurrency("triton1", 0, 6),)
     assert plan_routes(shown, [replace(learnt, concurrency=2)]).changes == ()
     drains = replace(learnt, targets={end(7): DRAIN})
-    assert plan_routes(shown, [drains]).changes == (SetMode("pool1", 0, DRAIN),)
+    assert plan_routes(shown, [drains]).changes == (SetMode("triton1", 0, DRAIN),)
 
 
 def test_replicas_that_were_started_for_a_fixed_concurrency_keep_it():
-    shown = gateway({"t/a": "pool1"}, pool1=backend(replace(at(7, READY), concurrency=2)))
+    shown = gateway({"t/a": "triton1"}, triton1=backend(replace(at(7, READY), concurrency=2)))
     assert plan_routes(shown, [replace(route({7: READY}), concurrency=6)]).changes == ()
 
 
 def test_adapters_are_told_and_taken_back_and_no_service_s_prefix_is_mistaken():
     shown = replace(
-        Gateway({}, {"pool1": Backend(0, 0, ())}, complete=True),
+        Gateway({}, {"triton1": Backend(0, 0, ())}, complete=True),
         adapter_entries={
             "t/a:old": 0,
             "t/a:old/2": 3,
@@ -513,8 +520,8 @@ def test_adapters_are_told_and_taken_back_and_no_service_s_prefix_is_mistaken():
         },
     )
     routes = (
-        Route("t/a", 1, None, "pool", adapters=frozenset({"kept", "new"})),
-        Route("t/ab", 1, None, "pool", adapters=frozenset({"x"})),
+        Route("t/a", 1, None, "triton", adapters=frozenset({"kept", "new"})),
+        Route("t/ab", 1, None, "triton", adapters=frozenset({"x"})),
     )
     told = [one for one in plan_routes(shown, routes).changes if isinstance(one, SetAdapter)]
     assert told == [

@@ -60,7 +60,7 @@ def test_a_request_without_an_answer_has_no_replica():
 @pytest.mark.parametrize(
     "text",
     [
-        "held pool1",
+        "held triton1",
         "",
         LINE + " more",
         LINE.replace("9 5 7", "9 5"),

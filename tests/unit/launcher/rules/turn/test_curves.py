@@ -76,9 +76,9 @@ def state_of(view: ServiceView, memory: Memory = LEARNT) -> ServiceState:
 def turned(*views: ServiceView, state: State, curves: Mapping[str, KeptCurve]) -> ServiceState:
     seen = ViewAnswer(observed_s=100.0, complete=True, services=views, tenants=())
     key = f"vision/{views[-1].name}"
-    pool = {"pool1": Backend(0, 0, (a_server(0, ServerMode.READY),))}
+    group = {"triton1": Backend(0, 0, (a_server(0, ServerMode.READY),))}
     found = decide(
-        seen, Gateway({key: "pool1"}, pool, complete=True), {}, state, 100.0, curves=curves
+        seen, Gateway({key: "triton1"}, group, complete=True), {}, state, 100.0, curves=curves
     )
     assert found is not None
     return found[0][key]

@@ -51,7 +51,9 @@ def gateway(*servers: Server, waiting: int = 0) -> Gateway:
     lines = (*servers, *(NOWHERE,) * (4 - len(servers)))
     sessions = waiting + sum(line.in_flight for line in servers)
     queued = waiting if servers else 0
-    return Gateway({SERVICE: "pool1"}, {"pool1": Backend(sessions, queued, lines)}, complete=True)
+    return Gateway(
+        {SERVICE: "triton1"}, {"triton1": Backend(sessions, queued, lines)}, complete=True
+    )
 
 
 def decided(
@@ -343,7 +345,7 @@ ADAPTERS = {"engine": "vllm", "adapters": "legal=x"}
 
 
 def with_adapters(shown: Gateway, *names: str) -> Gateway:
-    backends = {"vllm1": shown.backends["pool1"]}
+    backends = {"vllm1": shown.backends["triton1"]}
     adapters = {f"{SERVICE}:{name}": 0 for name in names}
     return Gateway({SERVICE: "vllm1"}, backends, complete=True, adapter_entries=adapters)
 

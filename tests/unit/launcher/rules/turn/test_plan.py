@@ -85,8 +85,8 @@ def view(*slots: SlotView, at_s: float = 100.0, complete: bool = True, **change:
 
 def gateway(*servers: Server, sessions: int = 0, queued: int = 0) -> Gateway:
     lines = (*servers, *(NOWHERE,) * (3 - len(servers)))
-    pool = {"pool1": Backend(sessions, queued, lines)}
-    return Gateway({"vision/chat": "pool1"}, pool, complete=True)
+    group = {"triton1": Backend(sessions, queued, lines)}
+    return Gateway({"vision/chat": "triton1"}, group, complete=True)
 
 
 def decided(
@@ -134,9 +134,9 @@ def test_an_incomplete_look_decides_nothing():
 
 
 def test_a_new_service_is_routed_and_sleeps():
-    empty = Gateway({}, {"pool1": Backend(0, 0, (NOWHERE,) * 3)}, complete=True)
+    empty = Gateway({}, {"triton1": Backend(0, 0, (NOWHERE,) * 3)}, complete=True)
     _, plan = decided(view(*(a_slot(i, "held") for i in range(3))), empty)
-    assert changes(plan) == (AddRoute("vision/chat", "pool1"),)
+    assert changes(plan) == (AddRoute("vision/chat", "triton1"),)
     assert plan.services[0].desired == frozenset()
 
 
@@ -156,7 +156,7 @@ def test_a_held_request_wakes_it():
 def test_an_engine_s_only_port_is_that_of_both_protocols():
     seen = view(running(0).model_copy(update={"ports": (21001,)}))
     _, plan = decided(seen, gateway(sessions=1), answers=OURS)
-    assert SetTarget("pool1", 0, Endpoint("10.0.0.1", 21001, 21001, "CCCC"), 2) in changes(plan)
+    assert SetTarget("triton1", 0, Endpoint("10.0.0.1", 21001, 21001, "CCCC"), 2) in changes(plan)
 
 
 def test_a_replica_gets_its_route_once_it_says_who_it_is():
@@ -164,13 +164,13 @@ def test_a_replica_gets_its_route_once_it_says_who_it_is():
     _, silent = decided(seen, shown, answers={(ARRAY, 0): Answer(Probe.SILENT)})
     _, ours = decided(seen, shown, answers=OURS)
     assert changes(silent) == ()
-    assert SetTarget("pool1", 0, Endpoint("10.0.0.1", 21001, 22001, "CCCC"), 2) in changes(ours)
+    assert SetTarget("triton1", 0, Endpoint("10.0.0.1", 21001, 22001, "CCCC"), 2) in changes(ours)
 
 
 def test_a_stranger_on_its_port_gets_no_request():
     shown = gateway(a_server(0, ServerMode.READY), sessions=1)
     _, plan = decided(view(running(0)), shown, answers={(ARRAY, 0): Answer(Probe.STRANGER)})
-    assert changes(plan) == (SetMode("pool1", 0, ServerMode.MAINT),)
+    assert changes(plan) == (SetMode("triton1", 0, ServerMode.MAINT),)
 
 
 def test_after_a_restart_nothing_changes_while_nothing_has_changed():
@@ -184,7 +184,7 @@ def test_after_a_restart_an_idle_service_is_kept_for_a_while():
     shown = gateway(a_server(0, ServerMode.READY))
     state, first = decided(view(running(0)), shown, now_s=100.0)
     _, late = decided(view(running(0), at_s=900.0), shown, state, now_s=900.0)
-    assert (changes(first), changes(late)) == ((), (SetMode("pool1", 0, ServerMode.DRAIN),))
+    assert (changes(first), changes(late)) == ((), (SetMode("triton1", 0, ServerMode.DRAIN),))
 
 
 IDLE = having(GenerationState())
@@ -203,7 +203,7 @@ def test_a_drain_goes_on_after_a_restart():
     ("after_s", "expected"),
     [
         (DRAIN_DEADLINE_S - 1, ()),
-        (DRAIN_DEADLINE_S, (SetMode("pool1", 0, ServerMode.MAINT), EndSessions("pool1", 0))),
+        (DRAIN_DEADLINE_S, (SetMode("triton1", 0, ServerMode.MAINT), EndSessions("triton1", 0))),
     ],
 )
 def test_draining_work_is_cut_at_the_deadline(after_s: float, expected: tuple[GatewayChange, ...]):
@@ -312,13 +312,13 @@ def test_a_new_note_is_told_at_once():
 
 def test_while_slots_wait_for_slurm_a_changed_urgency_is_told_after_a_while():
     slots, shown = (running(0), a_slot(1, "released")), gateway(a_server(0, ServerMode.READY, 2))
-    pool = shown.backends["pool1"]
-    busy = replace(shown, backends={"pool1": replace(pool, sessions=3, queued=1)})
+    group = shown.backends["triton1"]
+    busy = replace(shown, backends={"triton1": replace(group, sessions=3, queued=1)})
     state, plan = decided(view(*slots), busy)
     assert plan.services[0].urgency == pytest.approx(0.4)  # one waits, two are served
     told = DesiredSlots(frozenset({0, 1}), 100.1, urgency=0.4)
     state = with_wish(state, told, frozenset())
-    fuller = replace(shown, backends={"pool1": replace(pool, sessions=4, queued=2)})
+    fuller = replace(shown, backends={"triton1": replace(group, sessions=4, queued=2)})
     for slot, late_s, desired in (
         ("released", 1.0, None),
         ("released", 100.1 + ASK_AGAIN_S, {0, 1}),
@@ -369,7 +369,7 @@ def test_before_an_announced_end_a_successor_starts_first():
 def test_at_the_announced_end_it_drains():
     shown = gateway(a_server(0, ServerMode.READY, 1), sessions=1)
     _, plan = decided(view(running(0, ends_in_s=60), a_slot(1, "held")), shown)
-    assert changes(plan) == (SetMode("pool1", 0, ServerMode.DRAIN),)
+    assert changes(plan) == (SetMode("triton1", 0, ServerMode.DRAIN),)
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ def test_on_a_drained_node_it_is_outdated_and_makes_room_for_its_successor():
         shown,
         having(GenerationState(desired=full), replicas=1),
     )
-    assert changes(plan) == (SetMode("pool1", 0, ServerMode.DRAIN),)
+    assert changes(plan) == (SetMode("triton1", 0, ServerMode.DRAIN),)
 
 
 def test_what_must_end_now_and_is_not_ready_is_given_up_for_another_try():
@@ -448,7 +448,7 @@ def test_what_slurm_ends_finishes_what_it_has_and_gets_no_more():
     for in_flight, mode in ((1, ServerMode.DRAIN), (0, ServerMode.MAINT)):
         shown = gateway(a_server(0, ServerMode.READY, in_flight), sessions=in_flight)
         _, plan = decided(view(ending, a_slot(1, "held")), shown)
-        assert changes(plan) == (SetMode("pool1", 0, mode),)
+        assert changes(plan) == (SetMode("triton1", 0, mode),)
 
 
 def test_what_slurm_ends_is_known_by_its_run_when_its_ports_are_not_shown_any_more():
@@ -457,7 +457,7 @@ def test_what_slurm_ends_is_known_by_its_run_when_its_ports_are_not_shown_any_mo
     for at_s in (101.0, 102.0, 103.0):
         seen = view(a_slot(0, "ending"), a_slot(1, "held"), at_s=at_s)
         state, plan = decided(seen, shown, state, now_s=at_s)
-        assert changes(plan) == (SetMode("pool1", 0, ServerMode.DRAIN),)
+        assert changes(plan) == (SetMode("triton1", 0, ServerMode.DRAIN),)
 
 
 def test_a_look_that_misses_its_ports_cuts_nothing():
@@ -468,7 +468,7 @@ def test_a_look_that_misses_its_ports_cuts_nothing():
     assert changes(plan) == ()
     other = blind.model_copy(update={"start_s": 99})
     _, plan = decided(view(other, at_s=101.0), shown, state, now_s=101.0)
-    assert SetMode("pool1", 0, ServerMode.MAINT) in changes(plan)
+    assert SetMode("triton1", 0, ServerMode.MAINT) in changes(plan)
 
 
 def half_seen(at_s: float, start_s: int = 50) -> ViewAnswer:
@@ -489,14 +489,14 @@ def test_a_first_look_that_misses_a_step_leaves_what_serves_at_its_address():
     _, plan = decided(view(running(0), a_slot(1, "held")), shown, state, asked, now_s=102.0)
     assert changes(plan) == ()
     _, plan = decided(half_seen(106.0), shown, state, now_s=106.0)
-    assert changes(plan) == (SetMode("pool1", 0, ServerMode.MAINT), EndSessions("pool1", 0))
+    assert changes(plan) == (SetMode("triton1", 0, ServerMode.MAINT), EndSessions("triton1", 0))
 
 
 def test_what_nobody_runs_any_more_at_the_address_of_a_start_is_taken_out_at_once():
     state, _ = decided(half_seen(100.0), gateway())
     shown = gateway(a_server(1, ServerMode.READY))
     _, plan = decided(half_seen(102.0, start_s=101), shown, state, now_s=102.0)
-    assert changes(plan) == (SetMode("pool1", 0, ServerMode.MAINT),)
+    assert changes(plan) == (SetMode("triton1", 0, ServerMode.MAINT),)
 
 
 def test_an_announced_end_is_no_failed_start():
@@ -570,7 +570,7 @@ def test_an_old_replica_is_asked_first_by_a_launcher_and_a_gateway_that_know_not
     assert plan.services[0].desired == {0}
     seen = view(running(0), at_s=late_s + 1)
     _, plan = decided(seen, gateway(), state, OURS, now_s=late_s + 1)
-    assert SetMode("pool1", 0, ServerMode.READY) in changes(plan)
+    assert SetMode("triton1", 0, ServerMode.READY) in changes(plan)
 
 
 def test_a_clock_that_was_set_back_stops_no_decision():
@@ -602,13 +602,13 @@ def test_a_drain_is_not_cut_because_the_clock_is_set_forward():
     seen = view(running(0), running(1), at_s=late_s, concurrency="1024")
     for after, is_cut in ((state, True), (after_step(state, DRAIN_DEADLINE_S), False)):
         _, plan = decided(seen, busy, after, now_s=late_s)
-        assert (EndSessions("pool1", 0) in changes(plan)) == is_cut
+        assert (EndSessions("triton1", 0) in changes(plan)) == is_cut
 
 
 def test_after_a_failed_start_one_at_a_time_is_tried():
     failed = having(GenerationState(backoff=Backoff(1, 90.0)))
     slots = (a_slot(0, "released"), running(1), a_slot(2, "released"), a_slot(3, "held"))
-    shown = Gateway({SERVICE: "pool1"}, {"pool1": Backend(8, 0, (NOWHERE,) * 4)}, complete=True)
+    shown = Gateway({SERVICE: "triton1"}, {"triton1": Backend(8, 0, (NOWHERE,) * 4)}, complete=True)
     _, plan = decided(view(*slots, max_replicas="4"), shown, failed)
     assert plan.services[0].desired == {1}
     _, plan = decided(view(*slots, max_replicas="4"), shown)
@@ -678,8 +678,8 @@ def test_a_request_that_was_refused_since_starts_fail_has_another_one_tried():
     found = []
     for arrived in (7, 8, 107):
         state = {SERVICE: ServiceState(Memory(seen=seen), failed)}
-        pool = {"pool1": Backend(0, 0, (NOWHERE,) * 3, arrived=arrived, given_up=arrived)}
-        shown = Gateway({SERVICE: "pool1"}, pool, complete=True)
+        group = {"triton1": Backend(0, 0, (NOWHERE,) * 3, arrived=arrived, given_up=arrived)}
+        shown = Gateway({SERVICE: "triton1"}, group, complete=True)
         _, plan = decided(view(a_slot(0, "held")), shown, state)
         found.append(plan.services[0].decision.wanted)
     assert found == [0, 1, 1]
@@ -690,8 +690,8 @@ def test_a_start_that_a_refused_request_has_caused_goes_on_to_its_end():
     failed = {ARRAY: GenerationState(backoff=Backoff(FAILING, 50.0))}
     seen = LastCounters(99.0, arrived=7, answered=0, in_flight=0, given_up=7)
     state = {SERVICE: ServiceState(Memory(seen=seen), failed)}
-    pool = {"pool1": Backend(0, 0, (NOWHERE,) * 3, arrived=7, given_up=7)}
-    shown = Gateway({SERVICE: "pool1"}, pool, complete=True)
+    group = {"triton1": Backend(0, 0, (NOWHERE,) * 3, arrived=7, given_up=7)}
+    shown = Gateway({SERVICE: "triton1"}, group, complete=True)
     wanted = []
     for slot in ("held", "released"):
         _, plan = decided(view(a_slot(0, slot)), shown, state)
@@ -702,7 +702,7 @@ def test_a_start_that_a_refused_request_has_caused_goes_on_to_its_end():
 @pytest.mark.parametrize(("gone", "retired"), [(0, ()), (1, (ARRAY,))])
 def test_a_deleted_service_waits_for_no_client_that_has_gone(gone: int, retired: tuple[int, ...]):
     backend = Backend(1 - gone, 0, (NOWHERE,) * 3, arrived=1, given_up=gone)
-    shown = Gateway({SERVICE: "pool1"}, {"pool1": backend}, complete=True)
+    shown = Gateway({SERVICE: "triton1"}, {"triton1": backend}, complete=True)
     ending = with_order(view(a_slot(0, "held")), ServiceOrder(delete_s=95.0))
     _, plan = decided(ending, shown)
     assert plan.services[0].retired == retired
@@ -775,7 +775,7 @@ def test_a_replica_that_stays_unhealthy_gives_its_slot_back(before: State):
     _, plan = hung(100.0 + UNHEALTHY_S - 10, before)
     assert (changes(plan), plan.services[0].slots[0].phase) == ((), Phase.SERVING)
     _, plan = hung(100.0 + UNHEALTHY_S, before)
-    assert changes(plan) == (SetMode("pool1", 0, ServerMode.MAINT), EndSessions("pool1", 0))
+    assert changes(plan) == (SetMode("triton1", 0, ServerMode.MAINT), EndSessions("triton1", 0))
     assert plan.services[0].desired == {1}
 
 
@@ -793,7 +793,7 @@ def test_where_most_fail_together_few_give_their_slots_back(well: int, given_bac
     """A firewall that resets connections for ten seconds cost every replica its model."""
     lines = [a_server(index) for index in range(10)]
     failing = [replace(one, up=False, is_refused=True) for one in lines]
-    slots, pool = tuple(map(running, range(10))), [failing, lines if well else failing]
+    slots, group = tuple(map(running, range(10))), [failing, lines if well else failing]
     found, state = [], dict[str, ServiceState]()
     for second in (0, REFUSED_S, 2 * REFUSED_S - 1, 2 * REFUSED_S + 1):
         two = tuple(
@@ -801,8 +801,8 @@ def test_where_most_fail_together_few_give_their_slots_back(well: int, given_bac
             for n in range(2)
         )
         shown = Gateway(
-            {f"vision/s{n}": f"pool{n}" for n in range(2)},
-            {f"pool{n}": Backend(0, 0, tuple(servers)) for n, servers in enumerate(pool)},
+            {f"vision/s{n}": f"triton{n}" for n in range(2)},
+            {f"triton{n}": Backend(0, 0, tuple(servers)) for n, servers in enumerate(group)},
             complete=True,
         )
         seen = ViewAnswer(observed_s=100.0 + second, complete=True, services=two, tenants=())
@@ -845,7 +845,7 @@ def test_a_new_run_does_not_answer_for_the_old_one():
     shown = gateway(a_server(0, ServerMode.MAINT), sessions=1)
     seen = view(running(0, job_id=950), at_s=165.0)
     state, plan = decided(seen, shown, state, answers=OURS, now_s=165.0)
-    assert SetMode("pool1", 0, ServerMode.READY) in changes(plan)
+    assert SetMode("triton1", 0, ServerMode.READY) in changes(plan)
 
 
 def test_an_unhealthy_replica_does_not_settle_the_service():
@@ -959,7 +959,7 @@ def test_a_replica_that_answers_errors_beside_a_good_one_gets_no_requests_and_is
     seen = view(*slots, at_s=101.0)
     state, plan = decided(seen, shown, state, now_s=101.0)
     (service,) = plan.services
-    assert changes(plan)[-1:] == (SetMode("pool1", 1, ServerMode.DRAIN),)
+    assert changes(plan)[-1:] == (SetMode("triton1", 1, ServerMode.DRAIN),)
     assert "20 of its last 20 answers were errors (5xx, gRPC); it gets no" in service.note
     assert "replica 1: 20 of" in service.note
     assert [slot.index for slot in unverified(seen.services[0], known(state))] == [1]
@@ -992,7 +992,7 @@ def doubted(answer: Answer, **change: str) -> tuple[State, TurnPlan]:
 
 def test_it_is_back_once_it_has_answered():
     state, plan = doubted(Answer(Probe.OURS))
-    assert changes(plan) == (SetMode("pool1", 1, ServerMode.READY),)
+    assert changes(plan) == (SetMode("triton1", 1, ServerMode.READY),)
     assert "replica 1" not in plan.services[0].note
     assert not known(state).removed_s
 
@@ -1001,7 +1001,7 @@ def test_one_that_fails_is_given_back_and_counts_as_a_failed_start():
     failed = Answer(Probe.SILENT, "the model refused an inference of zeros: dead", is_failure=True)
     state, plan = doubted(failed)
     (service,) = plan.services
-    assert changes(plan) == (SetMode("pool1", 1, ServerMode.MAINT), EndSessions("pool1", 1))
+    assert changes(plan) == (SetMode("triton1", 1, ServerMode.MAINT), EndSessions("triton1", 1))
     assert service.desired == {0}
     assert (
         "taken out: replica 1 on gpu07: 20 of its last 20 answers were errors (5xx, gRPC)"
@@ -1117,9 +1117,9 @@ def test_what_is_in_flight_at_a_replica_that_answers_no_health_check_ends_soon()
     for line, ended in ((silent, True), (replace(silent, is_silent=False), False)):
         shown = gateway(line, sessions=1)
         state, plan = decided(view(running(0)), shown, both_ready())
-        assert EndSessions("pool1", 0) not in changes(plan)
+        assert EndSessions("triton1", 0) not in changes(plan)
         _, plan = decided(view(running(0), at_s=104.0), shown, state, now_s=104.0)
-        assert (EndSessions("pool1", 0) in changes(plan)) == ended
+        assert (EndSessions("triton1", 0) in changes(plan)) == ended
 
 
 def crowd(*names: str, states: str = "held") -> ViewAnswer:
@@ -1141,9 +1141,9 @@ def crowd(*names: str, states: str = "held") -> ViewAnswer:
 
 def lined_and_idle(names: list[str], *, waits: int = 3) -> Gateway:
     """Eight backends with lines, twelve without, where requests of all services wait."""
-    lined = {f"pool{number}": Backend(0, 0, (NOWHERE,) * 3) for number in range(1, 9)}
-    idle = {f"poolidle{number}": Backend(waits, 0, ()) for number in range(1, 13)}
-    routes = {name: f"poolidle{number}" for number, name in enumerate(names, start=1)}
+    lined = {f"triton{number}": Backend(0, 0, (NOWHERE,) * 3) for number in range(1, 9)}
+    idle = {f"tritonidle{number}": Backend(waits, 0, ()) for number in range(1, 13)}
+    routes = {name: f"tritonidle{number}" for number, name in enumerate(names, start=1)}
     return Gateway(routes, lined | idle, complete=True, per_tenant=6)
 
 
@@ -1169,7 +1169,7 @@ def test_after_a_start_of_haproxy_who_has_server_lines_keeps_its_replicas():
     """No server carries a replica yet."""
     names = [f"a/{letter}" for letter in "abcdef"]
     shown = lined_and_idle(names)
-    routes = {**shown.routes, "a/e": "pool1", "a/f": "pool2"}
+    routes = {**shown.routes, "a/e": "triton1", "a/f": "triton2"}
     _, plan = decided(crowd(*names, states="starting"), replace(shown, routes=routes))
     assert [one.decision.wanted > 0 for one in plan.services[:4]] == [True, True, False, False]
     assert [one.lineless for one in plan.services[4:]] == ["", ""]
@@ -1178,7 +1178,7 @@ def test_after_a_start_of_haproxy_who_has_server_lines_keeps_its_replicas():
 def test_of_a_service_that_needs_no_replica_nothing_is_said():
     names = [f"a/{letter}" for letter in "abcdef"]
     shown = lined_and_idle(names)
-    none = {f"poolidle{number}": Backend(0, 0, ()) for number in (5, 6)}
+    none = {f"tritonidle{number}": Backend(0, 0, ()) for number in (5, 6)}
     shown = replace(shown, backends={**shown.backends, **none})
     _, plan = decided(crowd(*names), shown)
     assert [one.lineless for one in plan.services] == [""] * 6

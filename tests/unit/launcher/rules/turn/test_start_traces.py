@@ -55,7 +55,9 @@ class Story:
         seen = ViewAnswer(observed_s=now_s, complete=True, services=(service,), tenants=())
         lines = (*servers, *(a_server(5, ServerMode.MAINT),) * (2 - len(servers)))
         sessions = held + sum(server.in_flight for server in servers)
-        gateway = Gateway({SERVICE: "pool1"}, {"pool1": Backend(sessions, 0, lines)}, complete=True)
+        gateway = Gateway(
+            {SERVICE: "triton1"}, {"triton1": Backend(sessions, 0, lines)}, complete=True
+        )
         found = decide(
             *(seen, gateway, answers or {}, self.state, now_s), heard=Heard(starts=self.heard)
         )
@@ -74,7 +76,7 @@ class Story:
     def wakes(self) -> None:
         """A request waits, and its slot is released."""
         self.turn(-1.0)
-        self.heard = HeardOfStarts({"pool1": BEGAN_S})
+        self.heard = HeardOfStarts({"triton1": BEGAN_S})
         self.turn(0.2, held=1, released=(0,))
 
     def starts_up(self) -> None:
@@ -100,7 +102,7 @@ def test_a_wake_is_followed_from_the_request_to_the_first_byte():
     story.starts_up()
     (trace,) = story.starts.under_way
     assert trace.state == "starting"
-    story.heard = HeardOfStarts({"pool1": BEGAN_S}, {DIGEST: BEGAN_S + 5.4})
+    story.heard = HeardOfStarts({"triton1": BEGAN_S}, {DIGEST: BEGAN_S + 5.4})
     story.turn(5.5, RUNNING, servers=SERVING)
     (trace,) = story.starts.over
     assert (trace.state, trace.node, trace.start_class, trace.seen_s) == (
@@ -129,7 +131,7 @@ def test_a_wake_is_followed_from_the_request_to_the_first_byte():
 def test_a_request_of_which_the_gateway_told_long_ago_is_not_the_one_that_waits():
     story = Story()
     story.turn(-1.0)
-    story.heard = HeardOfStarts({"pool1": BEGAN_S - HEARD_S - 1.0, "pool2": BEGAN_S})
+    story.heard = HeardOfStarts({"triton1": BEGAN_S - HEARD_S - 1.0, "triton2": BEGAN_S})
     story.turn(0.2, held=1, released=(0,))
     assert moments(story.starts.under_way[0])["held"] == 0.2
 
@@ -137,7 +139,7 @@ def test_a_request_of_which_the_gateway_told_long_ago_is_not_the_one_that_waits(
 def test_requests_that_come_later_move_no_start():
     story = Story()
     story.wakes()
-    story.heard = HeardOfStarts({"pool1": BEGAN_S + 0.55})
+    story.heard = HeardOfStarts({"triton1": BEGAN_S + 0.55})
     story.starts_up()
     assert moments(story.starts.under_way[0])["held"] == 0.0
 
