@@ -313,8 +313,10 @@ def test_something_else_is_no_observation(text: str):
             SendRound("triton1"),
             (
                 "set server triton1/again state maint;set server triton1/again state ready",
-                "set server triton1-grpc/again state maint;"
-                "set server triton1-grpc/again state ready",
+                (
+                    "set server triton1-grpc/again state maint;"
+                    "set server triton1-grpc/again state ready"
+                ),
             ),
         ),
         (SetClosing("t/a", closing=True), (f"add map {DIRECTORY}/closing.map t/a yes",)),

@@ -1,0 +1,70 @@
+"""Words of pools: services of one tenant whose replicas serve each other's models.
+
+A pool has no replicas of its own. Each replica is a slot of one member's job array, always has that
+member's model, and loads models of other members as they are asked for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slicewise.launcher.rules.turn.slots import SlotId
+
+
+@dataclass(frozen=True)
+class ReplicaModels:
+    """What a replica has said of the models of its pool.
+
+    Attributes:
+        ready: models that answer inferences.
+        refused: why it has not loaded a model, by model.
+        loads: models that it has loaded since it began, its own included: servers leak some memory
+            with each.
+        load_s: seconds that its last load of a model took, by model.
+    """
+
+    ready: frozenset[str] = frozenset()
+    refused: Mapping[str, str] = field(default_factory=dict, hash=False)
+    loads: int = 0
+    load_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class PoolModel:
+    """A model of a pool, as its placement sees it.
+
+    Attributes:
+        work: how many replicas its requests keep busy now, in progress and waiting.
+        memory_mib: memory that it takes in a replica; 0 is not known and counts as none.
+        load_s: seconds that loading it takes.
+        requests_per_s: how often it is asked, lately.
+        is_kept: whether its service wants it ready also while nobody asks.
+    """
+
+    model: str
+    work: float = 0.0
+    memory_mib: int = 0
+    load_s: float = 1.0
+    requests_per_s: float = 0.0
+    is_kept: bool = False
+
+
+@dataclass(frozen=True)
+class PoolReplica:
+    """A replica of a pool that is ready.
+
+    Attributes:
+        own: the model of the service whose slot it is, which it always has.
+        models: those that it has, or is to have, its own included.
+        refused: those that it could not load.
+        memory_mib: memory for models; None is not known and takes all.
+    """
+
+    slot: SlotId
+    own: str
+    models: frozenset[str]
+    refused: frozenset[str] = frozenset()
+    memory_mib: int | None = None
+
+
+Placement = Mapping[SlotId, frozenset[str]]
+"""The models that each replica of a pool is to have."""
