@@ -34,6 +34,7 @@ from slicewise.launcher.rules.gateway.types import (
     ServerMode,
     load_of,
 )
+from slicewise.launcher.rules.pools.types import Placement, ReplicaModels
 from slicewise.launcher.rules.turn import scaling_inputs
 from slicewise.launcher.rules.turn.budgets import UsedUp, used_up
 from slicewise.launcher.rules.turn.curves import Curves, Serving, replicas_of, with_replicas
@@ -119,6 +120,7 @@ class ServicePlan:
         submit_s: Unix seconds at which its newest generation was submitted.
         concurrency: requests that a replica gets at the same time.
         fits: array job ids of the generations with replicas that load and unload its adapters.
+        models: of a service in a pool, the models that each of its ready replicas is to have.
     """
 
     array_job_id: int
@@ -140,6 +142,7 @@ class ServicePlan:
     submit_s: int = 0
     concurrency: int = 1
     fits: frozenset[int] = frozenset()
+    models: Placement = field(default_factory=dict, hash=False)
 
     @property
     def desired(self) -> frozenset[int] | None:
@@ -161,6 +164,8 @@ class Heard:
         tokens: what they have counted.
         loads: what they work on.
         adapters: names of the adapters that each of them has loaded or refused.
+        models: what replicas of pools have said of the pool's models, by the run's array job id,
+            slot index and start in Unix seconds.
         starts: what the gateway has told of requests that wait for a start.
         adapter_reports: what users are told of adapters.
         old_engines: engine and version of a replica, if it has holes that a newer one mends.
@@ -169,6 +174,7 @@ class Heard:
     tokens: Mapping[str, TokenCounts] = field(default_factory=dict)
     loads: Mapping[str, ServersLoad] = field(default_factory=dict)
     adapters: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    models: Mapping[tuple[int, int, int], ReplicaModels] = field(default_factory=dict)
     starts: HeardOfStarts = field(default_factory=HeardOfStarts)
     adapter_reports: Mapping[str, tuple[AdapterReport, ...]] = field(default_factory=dict)
     old_engines: Mapping[str, str] = field(default_factory=dict)
