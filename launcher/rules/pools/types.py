@@ -7,7 +7,7 @@ member's model, and loads models of other members as they are asked for.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slicewise.launcher.rules.turn.slots import SlotId
+from slicewise.cluster.rpc.messages import SlotPlace
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,19 @@ class PoolReplica:
     """A replica of a pool that is ready.
 
     Attributes:
+        place: its array job id and slot index.
         own: the model of the service whose slot it is, which it always has.
         models: those that it has, or is to have, its own included.
         refused: those that it could not load.
         memory_mib: memory for models; None is not known and takes all.
     """
 
-    slot: SlotId
+    place: SlotPlace
     own: str
     models: frozenset[str]
     refused: frozenset[str] = frozenset()
     memory_mib: int | None = None
 
 
-Placement = Mapping[SlotId, frozenset[str]]
+Placement = Mapping[SlotPlace, frozenset[str]]
 """The models that each replica of a pool is to have."""
