@@ -13,7 +13,8 @@ from slicewise.launcher.process.saved_statistics import Run
 from slicewise.launcher.process.statistics import replicas_of
 from slicewise.launcher.rules.engines.engine import AdapterEngine
 from slicewise.launcher.rules.engines.registry import ENGINES
-from slicewise.launcher.rules.turn.plan import ServicePlan, TurnPlan
+from slicewise.launcher.rules.turn.plan import TurnPlan
+from slicewise.launcher.rules.turn.service import ServicePlan
 from slicewise.launcher.rules.turn.state import State
 
 _AGAIN_S = 30.0

@@ -15,7 +15,8 @@ from slicewise.launcher.rules.gateway.fair_queue import (
     with_uses,
 )
 from slicewise.launcher.rules.gateway.usage_lines import UsageByAsker
-from slicewise.launcher.rules.turn.plan import ServicePlan, TurnPlan
+from slicewise.launcher.rules.turn.plan import TurnPlan
+from slicewise.launcher.rules.turn.service import ServicePlan
 
 ORDER_EVERY_S = 1.0
 

@@ -55,7 +55,8 @@ from slicewise.launcher.rules.gateway.start_lines import parse_start_line
 from slicewise.launcher.rules.turn.clock_step import STEP_S, after_step
 from slicewise.launcher.rules.turn.curves import Curves, KeptCurve, kept
 from slicewise.launcher.rules.turn.outliers import Verdict
-from slicewise.launcher.rules.turn.plan import NO_RESTS, Heard, ServicePlan, TurnPlan
+from slicewise.launcher.rules.turn.plan import NO_RESTS, TurnPlan
+from slicewise.launcher.rules.turn.service import Heard, ServicePlan
 from slicewise.launcher.rules.turn.slots import loss_text
 from slicewise.launcher.rules.turn.state import State, with_saved
 from slicewise.launcher.rules.turn.suspects import suspect_nodes, suspects_text

@@ -20,8 +20,8 @@ from slicewise.launcher.process.metric_catalogue import METRICS
 from slicewise.launcher.process.turn import Turned
 from slicewise.launcher.rules.autoscale.tokens import TokensDone
 from slicewise.launcher.rules.engines.load import EngineCounts, ServersLoad
-from slicewise.launcher.rules.turn.plan import ServicePlan
 from slicewise.launcher.rules.turn.quality import Counts
+from slicewise.launcher.rules.turn.service import ServicePlan
 from slicewise.launcher.rules.turn.slots import Phase
 from slicewise.launcher.rules.turn.state import State
 from slicewise.launcher.rules.turn.suspects import suspect_nodes

@@ -9,9 +9,10 @@ from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.starts import StartTrace
 from slicewise.cluster.rpc.messages import ServiceQuality, ServiceReport
 from slicewise.launcher.rules.gateway.timings import Timings
-from slicewise.launcher.rules.turn.plan import NOTHING_HEARD, Heard, TurnPlan
+from slicewise.launcher.rules.turn.plan import TurnPlan
 from slicewise.launcher.rules.turn.quality import NONE_YET, Counts, QualityWindow, followed, quality
 from slicewise.launcher.rules.turn.reports import Samples, sampled, service_report
+from slicewise.launcher.rules.turn.service import NOTHING_HEARD, Heard
 from slicewise.launcher.rules.turn.state import ServiceState, State
 
 TIMINGS_S = 5.0

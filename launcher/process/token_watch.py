@@ -19,7 +19,8 @@ from slicewise.launcher.rules.engines.load import (
 )
 from slicewise.launcher.rules.engines.registry import ENGINES
 from slicewise.launcher.rules.gateway.types import ServerMode
-from slicewise.launcher.rules.turn.plan import ServicePlan, TurnPlan
+from slicewise.launcher.rules.turn.plan import TurnPlan
+from slicewise.launcher.rules.turn.service import ServicePlan
 from slicewise.launcher.rules.turn.state import State
 
 _SELDOM_S = 10.0

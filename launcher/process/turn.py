@@ -29,18 +29,15 @@ from slicewise.launcher.rules.gateway.types import Gateway
 from slicewise.launcher.rules.turn.curves import Curves
 from slicewise.launcher.rules.turn.generations import Answers, is_verified, unverified
 from slicewise.launcher.rules.turn.plan import (
-    NO_CURVES,
     NO_RESTS,
-    NOTHING_HEARD,
-    Heard,
     Rests,
-    ServicePlan,
     TurnPlan,
     by_service,
     decide,
     key_of,
     unless_aborted,
 )
+from slicewise.launcher.rules.turn.service import NO_CURVES, NOTHING_HEARD, Heard, ServicePlan
 from slicewise.launcher.rules.turn.state import (
     GenerationState,
     ServiceState,

@@ -29,8 +29,9 @@ from slicewise.launcher.rules.gateway.timings import BUCKETS, Timings
 from slicewise.launcher.rules.gateway.types import Load
 from slicewise.launcher.rules.turn.backoff import Backoff
 from slicewise.launcher.rules.turn.outliers import Doubt, Watch
-from slicewise.launcher.rules.turn.plan import ServicePlan, TurnPlan
+from slicewise.launcher.rules.turn.plan import TurnPlan
 from slicewise.launcher.rules.turn.quality import Counts
+from slicewise.launcher.rules.turn.service import ServicePlan
 from slicewise.launcher.rules.turn.slots import Phase, Slot, SlotId
 from slicewise.launcher.rules.turn.start_traces import Starts
 from slicewise.launcher.rules.turn.state import GenerationState, ServiceState

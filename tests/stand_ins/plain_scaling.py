@@ -10,9 +10,10 @@ from slicewise.cluster.rpc.messages import ViewAnswer
 from slicewise.launcher.rules.autoscale.policy import Memory
 from slicewise.launcher.rules.autoscale.types import Scaling, ScalingDecision, ServiceLook
 from slicewise.launcher.rules.gateway.types import Gateway
-from slicewise.launcher.rules.turn import plan
+from slicewise.launcher.rules.turn import plan, pool_service, service
 from slicewise.launcher.rules.turn.generations import Answers
-from slicewise.launcher.rules.turn.plan import NOTHING_HEARD, Heard, TurnPlan
+from slicewise.launcher.rules.turn.plan import TurnPlan
+from slicewise.launcher.rules.turn.service import NOTHING_HEARD, Heard
 from slicewise.launcher.rules.turn.state import State
 
 
@@ -25,7 +26,10 @@ def decide(
     *,
     heard: Heard = NOTHING_HEARD,
 ) -> tuple[State, TurnPlan] | None:
-    with patch.object(plan, "autoscale", _plain):
+    with (
+        patch.object(service, "autoscale", _plain),
+        patch.object(pool_service, "autoscale", _plain),
+    ):
         return plan.decide(view, gateway, answers, state, now_s, heard=heard)
 
 

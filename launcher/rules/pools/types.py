@@ -69,3 +69,19 @@ class PoolReplica:
 
 Placement = Mapping[SlotPlace, frozenset[str]]
 """The models that each replica of a pool is to have."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a replica of a pool was told to have.
+
+    Attributes:
+        start_s: when its run began, in Unix seconds: another run knows nothing of it.
+        models: by model the job array of the service for which it was told: that service's newer
+            generation has other files.
+        refused_s: when it has refused a model last, in Unix seconds.
+    """
+
+    start_s: int
+    models: Mapping[str, int] = field(default_factory=dict, hash=False)
+    refused_s: Mapping[str, float] = field(default_factory=dict, hash=False)

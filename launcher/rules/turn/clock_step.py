@@ -57,6 +57,7 @@ def _service(state: ServiceState, step_s: float) -> ServiceState:
             key: _generation(generation, step_s) for key, generation in state.generations.items()
         },
         starts=moved(state.starts, step_s),
+        model_work=replace(state.model_work, at_s=_moved(state.model_work.at_s, step_s)),
     )
 
 
@@ -77,6 +78,13 @@ def _generation(state: GenerationState, step_s: float) -> GenerationState:
         removed_s=tuple(at_s + step_s for at_s in state.removed_s),
         given_back_s=tuple(at_s + step_s for at_s in state.given_back_s),
         failures=tuple(replace(failure, at_s=failure.at_s + step_s) for failure in state.failures),
+        models={
+            index: replace(
+                told,
+                refused_s={name: at_s + step_s for name, at_s in told.refused_s.items()},
+            )
+            for index, told in state.models.items()
+        },
     )
 
 

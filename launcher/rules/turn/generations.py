@@ -110,6 +110,9 @@ class GenerationInput:
         deadline_s: seconds that a request may take; None if the service does not say.
         p95_s: seconds within which 95 % of its requests shall be answered; None if it does not say.
         may_give_back: replicas that may give their slots back now since they fail health checks.
+        beside: requests of other services of its pool that its replicas work on, by address and
+            HTTP port.
+        worn: slots whose replicas have loaded so many models that others are to take their place.
     """
 
     view: ServiceView
@@ -121,6 +124,8 @@ class GenerationInput:
     deadline_s: float | None = None
     p95_s: float | None = None
     may_give_back: int = 1
+    beside: Mapping[tuple[str, int], int] = field(default_factory=dict, hash=False)
+    worn: frozenset[int] = frozenset()
 
 
 def unverified(view: ServiceView, generation_state: GenerationState) -> tuple[SlotView, ...]:
@@ -181,7 +186,8 @@ def generation(sight: GenerationInput, generation_state: GenerationState) -> Gen
         slots.append(slot)
     failed = _failed(view, generation_state, verified, now_s)
     failures = _failures(view, generation_state, verified, now_s, failed=failed)
-    state = GenerationState(
+    state = replace(
+        generation_state,
         backoff=_backoff(view, generation_state, verified, down, now_s, failed=failed),
         is_proved=generation_state.is_proved or bool(verified),
         verified=verified,
@@ -189,9 +195,6 @@ def generation(sight: GenerationInput, generation_state: GenerationState) -> Gen
         down=down,
         alive=frozenset(s.index for s in view.slots if s.state in _UNDER_WAY),
         leaving=frozenset(s.index for s in view.slots if s.ends_in_s is not None),
-        desired=generation_state.desired,
-        unheard=generation_state.unheard,
-        retired_s=generation_state.retired_s,
         seen_s=generation_state.seen_s or now_s,
         failing=frozenset(s.index for s in view.slots if s.state == "ending")
         & (failed | generation_state.failing),
@@ -476,14 +479,15 @@ def _slot(
     phase = _phase(sight, seen, run, server, is_ready=is_ready)
     # A replica that still has to load its model when it must end can't serve any request in time.
     in_vain = phase is Phase.STARTING and seen.ends_in_s == 0
+    own = server.in_flight + server.queued if server is not None else 0
     return Slot(
         SlotId(sight.view.array_job_id, seen.index),
         phase,
-        in_flight=server.in_flight + server.queued if server is not None else 0,
+        in_flight=own + (sight.beside.get(run.endpoint.place, 0) if run is not None else 0),
         up=server is None or server.up,
         allotted=seen.state != "released",
         expiry=_expiry(seen, lease_s) if seen.state == "running" or in_vain else Expiry.FAR,
-        is_outdated=in_vain or _is_outdated(sight, seen),
+        is_outdated=in_vain or seen.index in sight.worn or _is_outdated(sight, seen),
         is_borrowed=seen.is_borrowed,
         is_stuck=_is_stuck(seen, sight.now_s),
         node_held_millislices=seen.node_held_millislices or 0,

@@ -5,182 +5,62 @@ desired slots are the set of a generation's slots that the launcher asks the dae
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import ceil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from slicewise.cluster.language.adapters import adapters_of
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.service import (
-    AUTO,
     ServiceSpec,
-    can_follow,
     service_spec,
     whole_number,
 )
-from slicewise.cluster.rpc.messages import AdapterReport, ServiceView, ViewAnswer
-from slicewise.launcher.rules.autoscale import types as scaling
-from slicewise.launcher.rules.autoscale.policy import autoscale, initial
-from slicewise.launcher.rules.autoscale.types import ScalingDecision, Supply
-from slicewise.launcher.rules.engines.engine import Engine, TokenCounts
-from slicewise.launcher.rules.engines.load import ServersLoad
+from slicewise.cluster.rpc.messages import ServiceView, ViewAnswer
 from slicewise.launcher.rules.engines.registry import engine_of
 from slicewise.launcher.rules.gateway.routing import Route, RoutePlan, plan_routes
 from slicewise.launcher.rules.gateway.types import (
-    Backend,
-    Endpoint,
     Gateway,
-    Load,
-    ServerMode,
     load_of,
 )
-from slicewise.launcher.rules.pools.types import Placement, ReplicaModels
+from slicewise.launcher.rules.pools.members import sharing
 from slicewise.launcher.rules.turn import scaling_inputs
-from slicewise.launcher.rules.turn.budgets import UsedUp, used_up
-from slicewise.launcher.rules.turn.curves import Curves, Serving, replicas_of, with_replicas
+from slicewise.launcher.rules.turn.budgets import used_up
+from slicewise.launcher.rules.turn.curves import Curves
 from slicewise.launcher.rules.turn.endpoints import REFUSED_S, may_give_back
 from slicewise.launcher.rules.turn.generations import (
     Answers,
-    Generation,
-    GenerationInput,
-    generation,
 )
 from slicewise.launcher.rules.turn.line_claims import LineClaims
+from slicewise.launcher.rules.turn.neighbours import Neighbours
 from slicewise.launcher.rules.turn.notes import (
-    aborted_text,
-    failure_text,
     last_said,
-    note,
-    replica_text,
-    starts_have,
 )
-from slicewise.launcher.rules.turn.outliers import Outlier
+from slicewise.launcher.rules.turn.pool_service import decide_pool
 from slicewise.launcher.rules.turn.resting_services import Rest, RestSight, rest
-from slicewise.launcher.rules.turn.slots import (
-    DRAIN_DEADLINE_S,
-    Goal,
-    Phase,
-    Slot,
-    SlotId,
-    SlotPlan,
-    plan_slots,
-)
-from slicewise.launcher.rules.turn.start_traces import (
-    HeardOfStarts,
-    StartSight,
-    followed,
+from slicewise.launcher.rules.turn.service import (
+    NO_CURVES,
+    NOTHING_HEARD,
+    Heard,
+    ServiceInput,
+    ServicePlan,
+    decide_service,
+    given_back,
 )
 from slicewise.launcher.rules.turn.state import (
     AbortedRoll,
-    DesiredSlots,
     GenerationState,
     ServiceState,
     State,
 )
 from slicewise.launcher.rules.turn.suspects import AvoidedNodes
-from slicewise.launcher.rules.turn.urgency import urgency
 
-RETRY_AFTER_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
-"""Steps of Retry-After, in seconds, for clients of a service without a serving replica."""
-_REASON_LENGTH = 200
-"""Characters of the reason that clients of a service get whose replicas do not start."""
 STALE_S = 60.0
 """The most seconds by which a view of the daemon is older than the launcher's last request, unless
 the clocks of both differ."""
-ASK_AGAIN_S = 2.0
-"""Seconds after which desired slots that were not all released are sent again; so is a retirement,
-and, while slots wait for Slurm, those whose urgency has changed."""
-
-
-TOLD_S = 600.0
-"""Seconds for which users are told that a replica was taken out because an inference failed."""
-
-
-@dataclass(frozen=True)
-class ServicePlan:
-    """What shall be done for one service.
-
-    Attributes:
-        array_job_id: the job array of its newest generation.
-        spec: the specification of that one.
-        slots: the slots of all generations.
-        desired_by_array: what to ask the daemon for, by array job id, older generations first;
-            those that the daemon already knows are left out.
-        retired: array job ids of generations to cancel.
-        note: why the service does not start, for its users; "" if nothing is wrong.
-        is_unpaid: whether a budget is used up, so that no replica can start.
-        load: its requests at the gateway.
-        urgency: how much its backlog presses, from 0 to 1.
-        lost: slots of the newest generation with a task that ended for good.
-        objective_ms: within how many milliseconds an answer is in time; None without an objective.
-        outliers: replicas of any generation that have just been doubted or judged, with its array
-            job id.
-        lineless: why it gets none of the backends with server lines, though it needs replicas; ""
-            if it does, or needs none.
-        submit_s: Unix seconds at which its newest generation was submitted.
-        concurrency: requests that a replica gets at the same time.
-        fits: array job ids of the generations with replicas that load and unload its adapters.
-        models: of a service in a pool, the models that each of its ready replicas is to have.
-    """
-
-    array_job_id: int
-    service: str
-    spec: ServiceSpec = field(hash=False)
-    decision: ScalingDecision
-    slots: tuple[Slot, ...]
-    route: Route
-    desired_by_array: Mapping[int, DesiredSlots] = field(hash=False)
-    retired: tuple[int, ...]
-    note: str
-    load: Load
-    urgency: float
-    lost: frozenset[int]
-    objective_ms: float | None = None
-    is_unpaid: bool = False
-    outliers: tuple[tuple[int, Outlier], ...] = ()
-    lineless: str = ""
-    submit_s: int = 0
-    concurrency: int = 1
-    fits: frozenset[int] = frozenset()
-    models: Placement = field(default_factory=dict, hash=False)
-
-    @property
-    def desired(self) -> frozenset[int] | None:
-        """Slots that the newest generation is to run; None if the daemon already knows them."""
-        desired = self.desired_by_array.get(self.array_job_id)
-        return desired.run if desired is not None else None
-
 
 Rests = Mapping[str, Rest]
+
 NO_RESTS: Rests = {}
-NO_CURVES: Curves = {}
-
-
-@dataclass(frozen=True)
-class Heard:
-    """What replicas' servers have said besides their answers, by ``tenant/service``.
-
-    Attributes:
-        tokens: what they have counted.
-        loads: what they work on.
-        adapters: names of the adapters that each of them has loaded or refused.
-        models: what replicas of pools have said of the pool's models, by the run's array job id,
-            slot index and start in Unix seconds.
-        starts: what the gateway has told of requests that wait for a start.
-        adapter_reports: what users are told of adapters.
-        old_engines: engine and version of a replica, if it has holes that a newer one mends.
-    """
-
-    tokens: Mapping[str, TokenCounts] = field(default_factory=dict)
-    loads: Mapping[str, ServersLoad] = field(default_factory=dict)
-    adapters: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    models: Mapping[tuple[int, int, int], ReplicaModels] = field(default_factory=dict)
-    starts: HeardOfStarts = field(default_factory=HeardOfStarts)
-    adapter_reports: Mapping[str, tuple[AdapterReport, ...]] = field(default_factory=dict)
-    old_engines: Mapping[str, str] = field(default_factory=dict)
-
-
-NOTHING_HEARD = Heard()
 
 
 @dataclass(frozen=True)
@@ -230,57 +110,139 @@ def decide(
     """
     if not view.complete:
         return None
-    resting: dict[str, Rest] = {}
-    states: dict[str, ServiceState] = {}
-    plans: list[ServicePlan] = []
-    waiting: list[Route] = []
-    unreadable: dict[str, str] = {}
-    free, most = scaling_inputs.free_millislices(view), _most(gateway)
-    services = by_service(view)
-    users = {key: found_views[-1].user for key, found_views in services.items()}
-    avoided = AvoidedNodes(state, users, now_s)
-    claims = LineClaims(gateway, services, rests)
-    left = may_give_back(gateway, _given_back(state.values(), now_s - REFUSED_S))
-    budgets = {tenant.name: tenant.budget for tenant in view.tenants}
-    for key, found_views in services.items():
-        service_state = state.get(key) or ServiceState()
-        counted = (gateway.backend_of(key), gateway.routes.get(key, ""))
-        sight = RestSight.of(found_views, counted, most, free)
-        if (before := rests.get(key)) is not None:
-            if before.lasts(service_state, sight, now_s):
-                states[key], resting[key] = service_state, before.later(now_s)
-                plans.append(before.plan)
-                continue
+    deciding = _Deciding(view, gateway, answers, state, now_s, heard=heard, curves=curves)
+    deciding.all(rests)
+    return deciding.states, deciding.plan()
+
+
+class _Deciding:
+    """A turn while it goes from service to service."""
+
+    def __init__(
+        self,
+        view: ViewAnswer,
+        gateway: Gateway,
+        answers: Answers,
+        state: State,
+        now_s: float,
+        *,
+        heard: Heard,
+        curves: Curves,
+    ) -> None:
+        self._view, self._gateway, self._answers = view, gateway, answers
+        self._state, self._now_s, self._heard, self._curves = state, now_s, heard, curves
+        self._services = by_service(view)
+        self._resting: dict[str, Rest] = {}
+        self.states: dict[str, ServiceState] = {}
+        self._plans: list[ServicePlan] = []
+        self._waiting: list[Route] = []
+        self._unreadable: dict[str, str] = {}
+        self._free, self._most = scaling_inputs.free_millislices(view), _most(gateway)
+        users = {key: views[-1].user for key, views in self._services.items()}
+        self._pools = sharing(
+            (key, users[key], views[-1].directives) for key, views in self._services.items()
+        )
+        self._pooled = frozenset(key for members in self._pools for key in members)
+        self._looks: dict[str, ServiceInput] = {}
+        self._neighbours = Neighbours(gateway, state, self._services)
+        self._avoided = AvoidedNodes(state, users, now_s)
+        self._left = may_give_back(gateway, given_back(state.values(), now_s - REFUSED_S))
+        self._budgets = {tenant.name: tenant.budget for tenant in view.tenants}
+
+    def all(self, rests: Rests) -> None:
+        """Decide for each service, then for those that share replicas."""
+        claims = LineClaims(self._gateway, self._services, rests)
+        for key in self._services:
+            self._one(key, rests.get(key), claims)
+        for members in self._pools:
+            self._pool(members, claims)
+
+    def plan(self) -> TurnPlan:
+        """Return what was decided."""
+        routes = (*self._waiting, *(plan.route for plan in self._plans))
+        return TurnPlan(
+            tuple(self._plans),
+            plan_routes(self._gateway, routes),
+            self._unreadable,
+            self._resting,
+        )
+
+    def _one(self, key: str, before: Rest | None, claims: LineClaims) -> None:
+        service_state = self._state.get(key) or ServiceState()
+        counted = (self._gateway.backend_of(key), self._gateway.routes.get(key, ""))
+        sight = RestSight.of(self._services[key], counted, self._most, self._free)
+        if before is not None:
+            if key not in self._pooled and before.lasts(service_state, sight, self._now_s):
+                self.states[key], self._resting[key] = service_state, before.later(self._now_s)
+                self._plans.append(before.plan)
+                return
             service_state = before.ended(service_state)
-        views, aborted = unless_aborted(found_views, service_state)
-        engine = engine_of(views[-1].directives)
-        spec = _readable(views[-1], unreadable)
+        views, aborted = unless_aborted(self._services[key], service_state)
+        spec = _readable(views[-1], self._unreadable)
         last = (service_state.generations.get(view.array_job_id) for view in views)
-        states[key], plan = service_state, None
-        if spec is not None and not any(_is_stale(view, one, now_s) for one in last):
-            look = ServiceInput(
-                *(key, spec, views, counted[0], load_of(*counted)),
-                *(most, answers, free, aborted, avoided.of(key)),
-                *(claims.why_none(key), heard),
-                adapters=_open_adapters(gateway, views[-1]),
-                used_up=used_up(budgets.get(views[-1].tenant), spec, views, now_s + gateway.hold_s),
-                curves=curves,
-                may_give_back=left,
-            )
-            states[key], plan, why_none = _decided(look, service_state, now_s)
-            left -= _given_back((states[key],), now_s)
-            unreadable |= {key: why_none} if why_none else {}
+        self.states[key] = service_state
+        if spec is None or any(_is_stale(self._view, one, self._now_s) for one in last):
+            self._wait(key, views[-1], spec)
+            return
+        look = ServiceInput(
+            *(key, spec, views, counted[0], load_of(*counted)),
+            *(self._most, self._answers, self._free, aborted, self._avoided.of(key)),
+            *(claims.why_none(key), self._heard),
+            adapters=_open_adapters(self._gateway, views[-1]),
+            used_up=used_up(
+                self._budgets.get(views[-1].tenant),
+                spec,
+                views,
+                self._now_s + self._gateway.hold_s,
+            ),
+            curves=self._curves,
+            may_give_back=self._left,
+            beside=self._neighbours.beside(key),
+            lent=self._neighbours.lent(key),
+        )
+        if key in self._pooled:
+            self._looks[key] = look
+            return
+        self.states[key], plan, why_none = _decided(look, service_state, self._now_s)
+        self._left -= given_back((self.states[key],), self._now_s)
         if plan is None:
-            places = scaling_inputs.concurrency(spec, engine, service_state.memory) if spec else 1
-            waiting.append(_as_it_is(gateway, views[-1], places, engine.group))
-            continue
-        plans.append(plan)
+            self._unreadable[key] = why_none
+            self._wait(key, views[-1], spec)
+            return
+        self._plans.append(plan)
         if plan.decision.wanted:
             claims.claim(key)
-        if not plan.lineless and (begun := rest(states[key], plan, sight, now_s)) is not None:
-            resting[key] = begun
-    routes = plan_routes(gateway, (*waiting, *(plan.route for plan in plans)))
-    return states, TurnPlan(tuple(plans), routes, unreadable, resting)
+        begun = rest(self.states[key], plan, sight, self._now_s)
+        if not plan.lineless and begun is not None:
+            self._resting[key] = begun
+
+    def _wait(self, key: str, newest: ServiceView, spec: ServiceSpec | None) -> None:
+        """Leave a service as it is in this turn."""
+        engine, memory = engine_of(newest.directives), self.states[key].memory
+        places = scaling_inputs.concurrency(spec, engine, memory) if spec else 1
+        self._waiting.append(_as_it_is(self._gateway, newest, places, engine.group))
+
+    def _pool(self, members: Sequence[str], claims: LineClaims) -> None:
+        """Decide for services that share replicas; if one has to wait, all do."""
+        looks = {key: self._looks[key] for key in members if key in self._looks}
+        why = ""
+        if len(looks) == len(members):
+            try:
+                decided = decide_pool(looks, self.states, self._now_s)
+            except ArithmeticError as error:
+                why = f"figures of its pool can't be computed with: {error!r}"
+            else:
+                for key, (service_state, plan) in decided.items():
+                    self.states[key] = service_state
+                    self._left -= given_back((service_state,), self._now_s)
+                    self._plans.append(plan)
+                    if plan.route.targets or plan.decision.wanted:
+                        claims.claim(key)
+                return
+        for key, look in looks.items():
+            if why:
+                self._unreadable[key] = why
+            self._wait(key, look.newest, look.spec)
 
 
 def _readable(newest: ServiceView, unreadable: dict[str, str]) -> ServiceSpec | None:
@@ -375,464 +337,3 @@ def _is_stale(view: ViewAnswer, generation_state: GenerationState | None, now_s:
         generation_state.retired_s,
     )
     return asked_s - STALE_S <= view.observed_s <= asked_s <= now_s
-
-
-@dataclass(frozen=True)
-class ServiceInput:
-    """What was seen of one service.
-
-    Attributes:
-        key: ``tenant/service``.
-        spec: the specification of its newest generation.
-        views: its generations, the newest last.
-        backend: its backend at the gateway; None if it has no route.
-        load: its requests there.
-        most: replicas that a backend can carry.
-        free: millislices that each tenant may still take, by tenant.
-        aborted: its last roll-over, if it was aborted.
-        avoid: nodes on which its next replicas are rather not to start.
-        lineless: why no replica of it could get requests now; "" if one could.
-        heard: what was heard of all services.
-        used_up: the budget under which no replica of it can start; None if there is none.
-        adapters: names of adapters that clients may ask for before this turn.
-        curves: what services have learnt of replicas.
-        may_give_back: replicas that may give their slots back now since they fail health checks.
-    """
-
-    key: str
-    spec: ServiceSpec
-    views: Sequence[ServiceView]
-    backend: Backend | None
-    load: Load
-    most: int
-    answers: Answers = field(hash=False)
-    free: Mapping[str, int] = field(hash=False)
-    aborted: AbortedRoll | None = None
-    avoid: tuple[str, ...] = ()
-    lineless: str = ""
-    heard: Heard = field(default=NOTHING_HEARD, hash=False)
-    used_up: UsedUp | None = None
-    adapters: frozenset[str] = frozenset()
-    curves: Curves = field(default_factory=dict, hash=False)
-    may_give_back: int = 1
-
-    @property
-    def newest(self) -> ServiceView:
-        """Its newest generation."""
-        return self.views[-1]
-
-    def is_current(self, view: ServiceView) -> bool:
-        """Whether replicas of a generation need no successors: they load others' adapters."""
-        newest = self.newest
-        return view is newest or can_follow(view.directives, newest.directives)
-
-    @property
-    def engine(self) -> Engine:
-        """The engine of its newest generation."""
-        return engine_of(self.newest.directives)
-
-
-def decide_service(
-    look: ServiceInput, service_state: ServiceState, now_s: float
-) -> tuple[ServiceState, ServicePlan]:
-    """Decide for one service: how many replicas, which slots run, which of them get requests."""
-    seen = _generations(look, service_state, now_s)
-    fallback = _fallback(seen)
-    service_state, decision = _scaled(
-        look, seen, service_state, now_s, falls_back=fallback is not None
-    )
-    slots = tuple(slot for generation in seen for slot in generation.slots)
-    plan = plan_slots(slots, _goal(look, seen, decision, fallback, now_s))
-    generations = {generation.array_job_id: generation.state for generation in seen}
-    starts = followed(service_state.starts, _start_sight(look, seen, plan), now_s)
-    state = replace(service_state, generations=generations, aborted=look.aborted, starts=starts)
-    concurrency = scaling_inputs.concurrency(look.spec, look.engine, service_state.memory)
-    service_plan = _service_plan(look, seen, decision, plan, now_s, concurrency=concurrency)
-    objective_ms = scaling_inputs.objective_ms(look.spec, service_state.memory)
-    return state, replace(service_plan, objective_ms=objective_ms, lineless=_lineless(look))
-
-
-def _start_sight(look: ServiceInput, seen: Sequence[Generation], plan: SlotPlan) -> StartSight:
-    waiting = (look.load.counter, look.load.held)
-    return StartSight(*waiting, seen, look.answers, plan.run, plan.modes, look.heard.starts)
-
-
-def _lineless(look: ServiceInput) -> str:
-    """Return why the service gets no replica that it needs for want of server lines."""
-    order = look.newest.order.min_replicas
-    lowest = look.spec.min_replicas if order is None else order
-    return look.lineless if look.load.total or lowest else ""
-
-
-def _given_back(services: Iterable[ServiceState], since_s: float) -> int:
-    generations = (one for service in services for one in service.generations.values())
-    return sum(at_s >= since_s for one in generations for at_s in one.given_back_s)
-
-
-def _generations(
-    look: ServiceInput, service_state: ServiceState, now_s: float
-) -> tuple[Generation, ...]:
-    generations: list[Generation] = []
-    for view in look.views:
-        given_back = sum(one.state.given_back_s.count(now_s) for one in generations)
-        left = look.may_give_back - given_back
-        generations.append(_generation(look, view, service_state, now_s, left))
-    return tuple(generations)
-
-
-def _generation(
-    look: ServiceInput,
-    view: ServiceView,
-    service_state: ServiceState,
-    now_s: float,
-    left: int,
-) -> Generation:
-    sight = GenerationInput(
-        view,
-        look.backend,
-        look.answers,
-        look.is_current(view),
-        now_s,
-        service_s=service_state.memory.work.service_s if service_state.memory is not None else 1.0,
-        deadline_s=look.spec.deadline_s,
-        p95_s=None if look.spec.p95_ms is None else look.spec.p95_ms / 1000,
-        may_give_back=left,
-    )
-    return generation(sight, service_state.generations.get(view.array_job_id) or GenerationState())
-
-
-def _fallback(seen: Sequence[Generation]) -> Generation | None:
-    """Return the generation that takes over while no start of the newest one succeeds.
-
-    It is the newest one before it that had a ready replica once. None if there is no such
-    generation, or if the newest one is not failing.
-    """
-    if not seen[-1].state.backoff.is_failing:
-        return None
-    return next(
-        (generation for generation in reversed(seen[:-1]) if generation.state.is_proved), None
-    )
-
-
-def _refuses(seen: Sequence[Generation]) -> bool:
-    """Whether the gateway refuses the service's requests: no start succeeds, and nothing serves.
-
-    A generation that takes over is waited for.
-    """
-    serves = any(_serving(generation.slots) for generation in seen)
-    return seen[-1].state.backoff.is_failing and not serves and _fallback(seen) is None
-
-
-def _scaled(
-    look: ServiceInput,
-    seen: Sequence[Generation],
-    service_state: ServiceState,
-    now_s: float,
-    *,
-    falls_back: bool,
-) -> tuple[ServiceState, ScalingDecision]:
-    """Return what is remembered now, and how many replicas are wanted."""
-    slots = [slot for generation in seen for slot in generation.slots]
-    counted = slots if falls_back else [slot for slot in slots if not slot.is_replaced]
-    newest, load = seen[-1], look.load
-    if not falls_back and _refuses(seen) and service_state.memory is not None:
-        starts = any(map(_starts, newest.slots))
-        load = scaling_inputs.with_refused(load, service_state.memory.seen, starts=starts)
-    usable = sum(slot.state != "gone" for slot in look.newest.slots)
-    most = 0 if look.lineless else min(look.most, usable)
-    asked = scaling_inputs.scaling(look.spec, look.newest.order, most, look.engine)
-    if look.newest.order.delete_s is not None:
-        since_s = now_s - look.newest.order.delete_s
-        can_serve = not newest.state.backoff.failures or bool(_serving(slots))
-        at_once = scaling_inputs.concurrency(look.spec, look.engine, service_state.memory)
-        decision = scaling_inputs.ending(asked, load, at_once, since_s, can_serve=can_serve)
-        return service_state, decision
-    serve = _replicas_that_serve(look, seen)
-    begins = service_state.memory or initial(_first_supply(slots, counted), now_s)
-    now = Serving(look.key, serve, look.spec.measured or "")
-    service_state = with_replicas(service_state, begins, asked, look.curves, now)
-    memory, decision = autoscale(
-        asked,
-        service_state.memory or begins,
-        scaling.ServiceLook(
-            now_s,
-            load,
-            scaling_inputs.supply(counted),
-            newest.starts,
-            scaling_inputs.room(seen, look.free),
-            is_known=look.backend is not None,
-            serving=scaling_inputs.serving(slots) if len(serve) == 1 else 0,
-            tokens=look.heard.tokens.get(look.key),
-            servers=look.heard.loads.get(look.key),
-        ),
-    )
-    if lineless := _lineless(look):
-        decision = replace(decision, reason=f"{decision.reason}; {lineless}", ready_in_s=None)
-    return replace(service_state, memory=memory), _with_backoff(decision, newest, now_s)
-
-
-def _replicas_that_serve(look: ServiceInput, seen: Sequence[Generation]) -> frozenset[str]:
-    """Name the kinds of replicas that serve; while none does, that of the newest generation."""
-    generations = (
-        generation
-        for generation in seen
-        if any(slot.phase is Phase.SERVING for slot in generation.slots)
-    )
-    return frozenset(map(_replicas, generations)) or frozenset((replicas_of(look.newest),))
-
-
-def _replicas(generation: Generation) -> str:
-    return replicas_of(generation.view)
-
-
-def _starts(slot: Slot) -> bool:
-    # One that has drained has served: its start is over, and has succeeded.
-    return slot.phase in {Phase.STARTING, Phase.WARM} and not slot.is_drained
-
-
-def _first_supply(slots: Sequence[Slot], counted: Sequence[Slot]) -> Supply:
-    """Return the supply for a launcher that knows nothing yet.
-
-    Serving replicas of a generation that is being replaced count as well, if that makes more.
-    """
-    either = (scaling_inputs.supply(counted), scaling_inputs.supply(_serving(slots)))
-    return max(either, key=lambda supply: supply.coming)
-
-
-def _with_backoff(decision: ScalingDecision, newest: Generation, now_s: float) -> ScalingDecision:
-    backoff = newest.state.backoff
-    left_s = backoff.until_s - now_s
-    if left_s <= 0:
-        return decision
-    pause = f"{starts_have(backoff.failures)} failed, the next is tried in {left_s:.0f} s"
-    ready_in_s = None if decision.ready_in_s is None else left_s + decision.ready_in_s
-    return replace(decision, reason=f"{decision.reason}; {pause}", ready_in_s=ready_in_s)
-
-
-def _goal(
-    look: ServiceInput,
-    seen: Sequence[Generation],
-    decision: ScalingDecision,
-    fallback: Generation | None,
-    now_s: float,
-) -> Goal:
-    newest = seen[-1]
-    desired, backoff = newest.state.desired, newest.state.backoff
-    held = {slot.id.index for slot in newest.slots if slot.phase is Phase.HELD}
-    return Goal(
-        wanted=decision.wanted,
-        newest=newest.array_job_id,
-        fallback=fallback.array_job_id if fallback is not None else None,
-        failures=backoff.failures,
-        may_start=now_s >= backoff.until_s,
-        most=look.most,
-        kept_back=frozenset(desired.kept_back & held if desired is not None else ()),
-        is_firm=desired is not None and desired.is_firm,
-        late=frozenset(
-            SlotId(generation.array_job_id, index)
-            for generation in seen
-            for index, since_s in generation.state.draining_since_s.items()
-            if now_s - since_s >= DRAIN_DEADLINE_S
-        ),
-    )
-
-
-def _service_plan(
-    look: ServiceInput,
-    seen: Sequence[Generation],
-    decision: ScalingDecision,
-    plan: SlotPlan,
-    now_s: float,
-    *,
-    concurrency: int,
-) -> ServicePlan:
-    slots = tuple(slot for generation in seen for slot in generation.slots)
-    pressing = urgency(look.load, concurrency * len(_serving(slots)))
-    newest, told = seen[-1], _note(look, seen, now_s)
-    desired_by_array = {
-        generation.array_job_id: replace(desired, avoid=look.avoid)
-        for generation in seen
-        if _must_send(generation, desired := _desired(generation, plan, told, pressing, now_s))
-    }
-    return ServicePlan(
-        array_job_id=newest.array_job_id,
-        service=look.key,
-        spec=look.spec,
-        decision=decision,
-        slots=slots,
-        route=_route(look, seen, decision, plan, concurrency),
-        desired_by_array=desired_by_array,
-        retired=_retired(look, seen, decision, now_s),
-        note=told,
-        load=look.load,
-        urgency=pressing,
-        lost=frozenset(
-            slot.index for slot in newest.view.slots if slot.state == "gone" and slot.job_id is None
-        ),
-        is_unpaid=look.used_up is not None,
-        outliers=tuple(
-            (generation.array_job_id, outlier)
-            for generation in seen
-            for outlier in generation.outliers
-        ),
-        submit_s=newest.view.submit_s,
-        concurrency=concurrency,
-        fits=frozenset(
-            view.array_job_id
-            for view in look.views
-            if adapters_of(view.directives) and look.is_current(view)
-        ),
-    )
-
-
-def _serving(slots: Sequence[Slot]) -> Sequence[Slot]:
-    return [slot for slot in slots if slot.phase is Phase.SERVING and slot.up]
-
-
-def _route(
-    look: ServiceInput,
-    seen: Sequence[Generation],
-    decision: ScalingDecision,
-    plan: SlotPlan,
-    concurrency: int,
-) -> Route:
-    targets: dict[Endpoint, ServerMode] = {
-        generation.runs[slot].endpoint: mode
-        for generation in seen
-        for slot, mode in plan.modes.items()
-        if slot in generation.runs
-    }
-    serves = any(_serving(generation.slots) for generation in seen)
-    newest = seen[-1]
-    failed = _failure_text(newest) if _refuses(seen) else ""
-    if look.used_up is not None and not serves:
-        failed = look.used_up.why
-    return Route(
-        look.key,
-        concurrency,
-        targets,
-        look.engine.group,
-        retry_after_s=None if serves else _retry_after_s(look, decision),
-        closing=look.newest.order.delete_s is not None,
-        spared=frozenset().union(*(generation.unknown for generation in seen)),
-        # A fair order leaves no place for another one.
-        in_time=None if look.spec.fair_among else decision.in_time,
-        failing=note((failed,))[:_REASON_LENGTH],
-        cut=frozenset().union(*(generation.cut for generation in seen)),
-        deadline_ms=None if look.spec.deadline_s is None else ceil(look.spec.deadline_s * 1000),
-        retry_once=look.spec.retry_once,
-        sequences=look.newest.directives.get("session_affinity") == "sequence",
-        follows=look.spec.concurrency == AUTO,
-        adapters=_adapters(look, serves=serves),
-    )
-
-
-def _adapters(look: ServiceInput, *, serves: bool) -> frozenset[str]:
-    """Return the adapters that clients may ask for: a new one once replicas that serve have it.
-
-    One that a replica has refused is let in, too, so that its clients hear what the server says.
-    """
-    names = frozenset(dict(look.spec.adapters))
-    tried = look.heard.adapters.get(look.key, frozenset())
-    return names & (look.adapters | tried) if serves else names
-
-
-def _failure_text(newest: Generation, *, falls_back: bool = False) -> str:
-    failures, late_s = newest.state.backoff.failures, newest.state.late_s
-    return failure_text(newest.view, failures, falls_back=falls_back, late_s=late_s)
-
-
-def _retry_after_s(look: ServiceInput, decision: ScalingDecision) -> int | None:
-    """Round up to a step, so that the gateway's value does not change every second.
-
-    A budget may be raised at any time: it is never further away than the longest step.
-    """
-    ready_in_s = RETRY_AFTER_S[-1] if look.used_up is not None else decision.ready_in_s
-    if ready_in_s is None:
-        return None
-    return next((step for step in RETRY_AFTER_S if step >= ready_in_s), RETRY_AFTER_S[-1])
-
-
-def _note(look: ServiceInput, seen: Sequence[Generation], now_s: float) -> str:
-    newest = seen[-1]
-    serves = any(_serving(generation.slots) for generation in seen[:-1])
-    failed = "" if _has_started(newest) else _failure_text(newest, falls_back=serves)
-    outliers = (text for generation in seen for text in _outliers(generation, now_s))
-    ended = aborted_text(look.aborted) if look.aborted is not None else ""
-    unpaid = look.used_up.why if look.used_up is not None else ""
-    return note((unpaid, failed, *outliers, *newest.said, ended))
-
-
-def _has_started(generation: Generation) -> bool:
-    """Whether a replica of the generation became ready after its last failed start.
-
-    The failures still count against it until that replica has settled.
-    """
-    failed_s = generation.state.backoff.failed_s
-    return any(proof.at_s > failed_s for proof in generation.state.verified.values())
-
-
-def _outliers(generation: Generation, now_s: float) -> Iterator[str]:
-    """Yield texts about replicas in doubt, and about the last one that was taken out."""
-    nodes = {slot.index: slot.node for slot in generation.view.slots}
-    for index, watch in generation.state.watched.items():
-        if watch.doubt is not None:
-            meanwhile = "it gets no requests and" if watch.is_out else "it"
-            replica = replica_text(index, nodes[index])
-            yield f"{replica} {watch.doubt.why}; {meanwhile} is asked an inference"
-    if generation.state.removed_s and now_s - generation.state.removed_s[-1] < TOLD_S:
-        yield f"taken out: {generation.state.removed}"
-
-
-def _desired(
-    generation: Generation, plan: SlotPlan, told: str, pressing: float, now_s: float
-) -> DesiredSlots:
-    run = frozenset(slot.index for slot in plan.run if slot.array_job_id == generation.array_job_id)
-    return DesiredSlots(run, now_s, told, pressing, is_firm=plan.is_quiet)
-
-
-def _must_send(generation: Generation, desired: DesiredSlots) -> bool:
-    last = generation.state.desired
-    if last is None or (last.run, last.note) != (desired.run, desired.note):
-        return True
-    if generation.state.unheard is not None:
-        # The daemon may have taken a later request without its answer having come.
-        return True
-    if last.kept_back and desired.is_firm and not last.is_firm:
-        return True
-    held = {slot.index for slot in generation.view.slots if slot.state == "held"}
-    waiting = [slot for slot in generation.view.slots if slot.state == "released"]
-    pending = held | {slot.index for slot in waiting}
-    # A slot that waits on borrowed quota may fit its tenant's own by now: the daemon checks again.
-    borrows = any(slot.is_borrowed for slot in waiting)
-    fulfilled = not (held & desired.run) and generation.state.alive <= desired.run and not borrows
-    presses_else = bool(pending & desired.run) and desired.urgency != last.urgency
-    return (presses_else or not fulfilled) and desired.at_s - last.at_s >= ASK_AGAIN_S
-
-
-def _retired(
-    look: ServiceInput, seen: Sequence[Generation], decision: ScalingDecision, now_s: float
-) -> tuple[int, ...]:
-    """Return the array job ids of generations to cancel.
-
-    An older generation that has proved itself is kept until a replica of the newest was ready, if
-    the newest is tried at all, or its roll-over may be aborted. A service that is to end keeps its
-    generations while it needs replicas for its remaining requests. A generation with slots under
-    way is never cancelled.
-    """
-    closing = look.newest.order.delete_s is not None
-    older = () if closing else seen[:-1]
-    newest = seen[-1].state
-    may_fail = decision.wanted or newest.backoff.failures or look.spec.abort_roll_after
-    tries = not newest.is_proved and bool(may_fail)
-    kept = (
-        next((generation for generation in reversed(older) if generation.state.is_proved), None)
-        if tries
-        else None
-    )
-    ends = seen if closing and not decision.wanted else older
-    return tuple(
-        end.array_job_id
-        for end in ends
-        if end is not kept and not end.is_under_way and now_s - end.state.retired_s >= ASK_AGAIN_S
-    )

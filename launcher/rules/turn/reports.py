@@ -8,7 +8,7 @@ from slicewise.launcher.rules.engines.load import ServersLoad
 from slicewise.launcher.rules.gateway.types import Load
 from slicewise.launcher.rules.turn.backoff import Backoff
 from slicewise.launcher.rules.turn.notes import note
-from slicewise.launcher.rules.turn.plan import NOTHING_HEARD, Heard, ServicePlan
+from slicewise.launcher.rules.turn.service import NOTHING_HEARD, Heard, ServicePlan
 from slicewise.launcher.rules.turn.slots import Phase, Slot
 from slicewise.launcher.rules.turn.state import ServiceState
 

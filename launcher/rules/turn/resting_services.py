@@ -13,7 +13,7 @@ from slicewise.launcher.rules.gateway.types import Backend
 from slicewise.launcher.rules.turn.state import ServiceState
 
 if TYPE_CHECKING:
-    from slicewise.launcher.rules.turn.plan import ServicePlan
+    from slicewise.launcher.rules.turn.service import ServicePlan
 
 REST_S = 60.0
 """Seconds after which a service at rest is decided for again; up to twice that, so that not all are

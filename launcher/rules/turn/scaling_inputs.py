@@ -12,6 +12,7 @@ from slicewise.launcher.rules.autoscale.policy import LastCounters, Memory
 from slicewise.launcher.rules.autoscale.types import Scaling, ScalingDecision, Supply
 from slicewise.launcher.rules.engines.engine import Engine, SlottedEngine
 from slicewise.launcher.rules.gateway.types import Load
+from slicewise.launcher.rules.pools.model_work import ModelWork
 from slicewise.launcher.rules.turn.generations import Generation
 from slicewise.launcher.rules.turn.slots import DRAIN_DEADLINE_S, Phase, Slot
 
@@ -76,7 +77,7 @@ def ending(
     return ScalingDecision(min(left, asked.max_replicas), reason)
 
 
-def with_refused(load: Load, before: LastCounters | None, *, starts: bool) -> Load:
+def with_refused(load: Load, before: LastCounters | ModelWork | None, *, starts: bool) -> Load:
     """Count one waiting request if the gateway has refused any since the last look.
 
     While starts fail no request waits, and without one no start would be tried any more. One is

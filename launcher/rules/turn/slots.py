@@ -166,7 +166,7 @@ def plan_slots(slots: Sequence[Slot], goal: Goal) -> SlotPlan:
     flight, or is late, its server goes into maintenance. The next look finds it without a route,
     and only then is it left out of them.
     """
-    costing = sorted((s for s in slots if s.phase in _COSTS), key=_order)
+    costing = sorted((s for s in slots if s.phase in _COSTS), key=order_of)
     staying = _one_probing([s for s in costing if not s.is_replaced], goal)
     replaced = [s for s in costing if s.is_replaced and _may_stay(s, goal)]
     held = [s for s in slots if s.phase is Phase.HELD]
@@ -186,7 +186,8 @@ def plan_slots(slots: Sequence[Slot], goal: Goal) -> SlotPlan:
     return SlotPlan(keep | start | leaving, modes, is_quiet=not any(map(_goes, slots)))
 
 
-def _order(slot: Slot) -> tuple[bool, int, bool, bool, int, bool, int, SlotId]:
+def order_of(slot: Slot) -> tuple[bool, int, bool, bool, int, bool, int, SlotId]:
+    """Return by what slots are ordered, the first to be kept first, as ``plan_slots`` says."""
     return (
         slot.is_doubted,
         _RANK[slot.phase],

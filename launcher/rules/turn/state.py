@@ -8,6 +8,8 @@ from pydantic import Field
 
 from slicewise.cluster.rpc.messages import DesiredSlotsAnswer
 from slicewise.launcher.rules.autoscale.policy import Memory
+from slicewise.launcher.rules.pools.model_work import ModelWork
+from slicewise.launcher.rules.pools.types import Told
 from slicewise.launcher.rules.turn.backoff import Backoff
 from slicewise.launcher.rules.turn.endpoints import Down, Verified
 from slicewise.launcher.rules.turn.outliers import Watch
@@ -77,6 +79,7 @@ class GenerationState:
             once a later replica has been ready there for long.
         late_s: seconds within which the last failed start was not ready; 0 if it failed otherwise.
         ran_on: nodes on which replicas had settled while ``failures`` were remembered.
+        models: of a service in a pool, the models that its ready replicas were told to have.
     """
 
     backoff: Backoff = field(default_factory=Backoff)
@@ -101,6 +104,7 @@ class GenerationState:
     failures: tuple[Failure, ...] = ()
     ran_on: frozenset[str] = frozenset()
     late_s: int = 0
+    models: Mapping[int, Told] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,7 @@ class ServiceState:
         replicas: those of which ``memory`` knows how long requests take, as ``replicas_of`` names
             them; "" is not known.
         starts: its last starts, and how far those under way have come.
+        model_work: of a service in a pool, how much its model is asked.
     """
 
     memory: Memory | None = None
@@ -134,6 +139,7 @@ class ServiceState:
     aborted: AbortedRoll | None = None
     replicas: str = ""
     starts: Starts = field(default_factory=Starts)
+    model_work: ModelWork = field(default_factory=ModelWork)
 
 
 State = Mapping[str, ServiceState]

@@ -2,8 +2,8 @@
 
 from slicewise.cluster.rpc.messages import DesiredSlotsAnswer, ServiceView
 from slicewise.launcher.rules.gateway.types import load_of
-from slicewise.launcher.rules.turn.plan import ServiceInput, ServicePlan, decide_service
 from slicewise.launcher.rules.turn.resting_services import Rest, RestSight, rest
+from slicewise.launcher.rules.turn.service import ServiceInput, ServicePlan, decide_service
 from slicewise.launcher.rules.turn.state import DesiredSlots, ServiceState, after_answer
 from slicewise.simulation.rules.services.gateway_place import COUNTER, ServiceGateway
 from slicewise.simulation.rules.services.service import SimulatedService

@@ -16,7 +16,8 @@ from slicewise.launcher.rules.engines.load import EngineCounts, ServersLoad
 from slicewise.launcher.rules.gateway.routing import Route, RoutePlan
 from slicewise.launcher.rules.gateway.timings import Timings
 from slicewise.launcher.rules.gateway.types import Load
-from slicewise.launcher.rules.turn.plan import Heard, ServicePlan, TurnPlan
+from slicewise.launcher.rules.turn.plan import TurnPlan
+from slicewise.launcher.rules.turn.service import Heard, ServicePlan
 from slicewise.launcher.rules.turn.start_traces import Starts
 from slicewise.launcher.rules.turn.state import ServiceState
 

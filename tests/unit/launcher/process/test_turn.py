@@ -28,7 +28,7 @@ from slicewise.launcher.process.turn import Turned, turn
 from slicewise.launcher.rules.engines.registry import ENGINES
 from slicewise.launcher.rules.gateway.routing import AddRoute, RoutePlan, SetTarget
 from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Gateway
-from slicewise.launcher.rules.turn import plan as services
+from slicewise.launcher.rules.turn import service as services
 from slicewise.launcher.rules.turn.outliers import Doubt, Watch
 from slicewise.launcher.rules.turn.plan import TurnPlan, decide
 from slicewise.launcher.rules.turn.state import Failure, GenerationState, ServiceState

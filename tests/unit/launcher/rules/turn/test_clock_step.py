@@ -10,6 +10,8 @@ from slicewise.launcher.rules.autoscale.forecasts import Forecasts, ForecastStep
 from slicewise.launcher.rules.autoscale.idle import Pauses
 from slicewise.launcher.rules.autoscale.policy import LastCounters, Memory, Peak
 from slicewise.launcher.rules.gateway.types import Endpoint
+from slicewise.launcher.rules.pools.model_work import ModelWork
+from slicewise.launcher.rules.pools.types import Told
 from slicewise.launcher.rules.turn.backoff import Backoff
 from slicewise.launcher.rules.turn.clock_step import after_step, not_ahead
 from slicewise.launcher.rules.turn.endpoints import Down, ReplicaRun, Verified
@@ -21,7 +23,7 @@ THEN_S = 1_700_000_000.0
 OTHERS = {
     *("late_s", "lasted_s", "silent_s", "busy_s", "load_s", "queue_s", "service_s", "start_s"),
     *("full_s", "replica_s", "first_s", "token_s", "total_s", "lately_busy_s", "used_s"),
-    "total_used_s",
+    *("total_used_s", "requests_per_s"),
 }
 """Durations, and Slurm's own time of a run's start, by which it is known."""
 RUN = ReplicaRun(1, 1, Endpoint("10.0.0.1", 5, 6, "CCCC"))
@@ -58,8 +60,10 @@ FULL = ServiceState(
             removed_s=(THEN_S + 16,),
             given_back_s=(THEN_S + 17,),
             failures=(Failure("gpu01", THEN_S + 17),),
+            models={0: Told(1, {"bert": 7}, {"resnet": THEN_S + 24})},
         )
     },
+    model_work=ModelWork(THEN_S + 23, 0.5, 0.1, 1),
 )
 
 
@@ -83,7 +87,7 @@ def test_every_time_moves_and_nothing_else():
     before = list(numbers(FULL))
     after = list(numbers(after_step({"t/a": FULL}, -3600.0)["t/a"]))
     assert after == [(name, n - 3600 * (n >= THEN_S)) for name, n in before]
-    assert len({n for _, n in before if n >= THEN_S}) == 23
+    assert len({n for _, n in before if n >= THEN_S}) == 25
 
 
 def test_the_example_has_every_time():

@@ -19,7 +19,7 @@ from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Gateway, S
 from slicewise.launcher.rules.turn import scaling_inputs
 from slicewise.launcher.rules.turn.backoff import Backoff
 from slicewise.launcher.rules.turn.generations import Generation, GenerationInput, generation
-from slicewise.launcher.rules.turn.plan import ASK_AGAIN_S, Heard, ServicePlan
+from slicewise.launcher.rules.turn.service import ASK_AGAIN_S, Heard, ServicePlan
 from slicewise.launcher.rules.turn.slots import DRAIN_DEADLINE_S, Phase, Slot, SlotId
 from slicewise.launcher.rules.turn.state import GenerationState, ServiceState, State
 

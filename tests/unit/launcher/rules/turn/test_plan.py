@@ -44,7 +44,8 @@ from slicewise.launcher.rules.turn.generations import (
     generation,
     unverified,
 )
-from slicewise.launcher.rules.turn.plan import ASK_AGAIN_S, STALE_S, TurnPlan
+from slicewise.launcher.rules.turn.plan import STALE_S, TurnPlan
+from slicewise.launcher.rules.turn.service import ASK_AGAIN_S
 from slicewise.launcher.rules.turn.slots import DRAIN_DEADLINE_S, Expiry, Phase, loss_text
 from slicewise.launcher.rules.turn.state import (
     DesiredSlots,

@@ -26,8 +26,9 @@ from slicewise.launcher.rules.gateway.routing import Route, RoutePlan
 from slicewise.launcher.rules.gateway.timings import BUCKETS, Timings
 from slicewise.launcher.rules.gateway.types import Load
 from slicewise.launcher.rules.turn.backoff import Backoff
-from slicewise.launcher.rules.turn.plan import Heard, ServicePlan, TurnPlan
+from slicewise.launcher.rules.turn.plan import TurnPlan
 from slicewise.launcher.rules.turn.reports import RATE_S, Samples, sampled, service_report
+from slicewise.launcher.rules.turn.service import Heard, ServicePlan
 from slicewise.launcher.rules.turn.slots import Phase, Slot, SlotId
 from slicewise.launcher.rules.turn.state import GenerationState, ServiceState
 

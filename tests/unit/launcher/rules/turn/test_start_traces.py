@@ -21,7 +21,7 @@ from slicewise.cluster.rpc.messages import DesiredSlotsAnswer, SlotView, ViewAns
 from slicewise.launcher.rules.engines.engine import Answer, Probe, ReadyTimes
 from slicewise.launcher.rules.gateway.types import Backend, Gateway, Server, ServerMode
 from slicewise.launcher.rules.turn.clock_step import after_step
-from slicewise.launcher.rules.turn.plan import Heard
+from slicewise.launcher.rules.turn.service import Heard
 from slicewise.launcher.rules.turn.start_traces import HEARD_S, HeardOfStarts, Starts, joined
 from slicewise.launcher.rules.turn.state import ServiceState, State, after_answer, after_restart
 

@@ -1,0 +1,209 @@
+"""Decides for services that share replicas: as one how many, and which model is where."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from slicewise.cluster.rpc.messages import SlotPlace
+from slicewise.launcher.rules.autoscale import types as scaling
+from slicewise.launcher.rules.autoscale.policy import Memory, autoscale, initial
+from slicewise.launcher.rules.autoscale.types import ScalingDecision
+from slicewise.launcher.rules.gateway.types import Endpoint, Load, ServerMode
+from slicewise.launcher.rules.pools.model_work import model_work
+from slicewise.launcher.rules.pools.types import Told
+from slicewise.launcher.rules.turn import pools, scaling_inputs
+from slicewise.launcher.rules.turn.generations import Generation
+from slicewise.launcher.rules.turn.notes import note
+from slicewise.launcher.rules.turn.service import (
+    REASON_LENGTH,
+    ServiceInput,
+    ServicePlan,
+    fallback_of,
+    generations_of,
+    goal_of,
+    is_start,
+    planned,
+    refuses,
+    scaled,
+    slots_of,
+)
+from slicewise.launcher.rules.turn.slots import Phase, SlotId, SlotPlan, plan_slots
+from slicewise.launcher.rules.turn.state import ServiceState
+
+
+@dataclass(frozen=True)
+class _Sight:
+    """One of the services, at this look."""
+
+    look: ServiceInput
+    state: ServiceState
+    seen: Sequence[Generation] = field(hash=False)
+    member: pools.Member = field(hash=False)
+
+
+def decide_pool(
+    looks: Mapping[str, ServiceInput], states: Mapping[str, ServiceState], now_s: float
+) -> Mapping[str, tuple[ServiceState, ServicePlan]]:
+    """Decide for services that share replicas, by ``tenant/service``."""
+    sights = {key: _sight(look, states[key], now_s) for key, look in looks.items()}
+    members = [sight.member for sight in sights.values()]
+    heard = next((look.heard.models for look in looks.values()), {})
+    before = pools.shared(members, _modes(sights), heard, now_s)
+    memory, decision = _scaled(
+        [s for s in sights.values() if not s.member.is_closing], before, now_s
+    )
+    wanted = pools.split(decision.wanted, members, before.unplaced)
+    decisions = {
+        key: _own_decision(sight, decision, wanted.get(key, 0), now_s)
+        for key, sight in sights.items()
+    }
+    plans = {key: _slot_plan(sight, decisions[key], now_s) for key, sight in sights.items()}
+    modes = {slot: mode for plan in plans.values() for slot, mode in plan.modes.items()}
+    shared = pools.shared(members, modes, heard, now_s)
+    decided: dict[str, tuple[ServiceState, ServicePlan]] = {}
+    for key, sight in sights.items():
+        state = sight.state if memory is None else replace(sight.state, memory=memory)
+        words = f"{decisions[key].reason}; {_words(sight.member, shared)}"
+        state, plan = planned(
+            sight.look,
+            [_with_told(generation, shared.told) for generation in sight.seen],
+            state,
+            now_s,
+            decision=replace(decisions[key], reason=words),
+            plan=plans[key],
+        )
+        decided[key] = state, _sharing(sight, plan, shared, sights)
+    return decided
+
+
+def _sight(look: ServiceInput, state: ServiceState, now_s: float) -> _Sight:
+    seen = generations_of(look, state, now_s)
+    concurrency = scaling_inputs.concurrency(look.spec, look.engine, state.memory)
+    work = model_work(state.model_work, look.load, concurrency, now_s)
+    state = replace(state, model_work=work)
+    order, newest = look.newest.order, seen[-1]
+    lowest = look.spec.min_replicas if order.min_replicas is None else order.min_replicas
+    highest = look.spec.max_replicas if order.max_replicas is None else order.max_replicas
+    usable = sum(slot.state != "gone" for slot in look.newest.slots)
+    member = pools.Member(
+        look.key,
+        seen,
+        look.newest.directives,
+        look.backend,
+        work,
+        is_closing=order.delete_s is not None,
+        is_kept=lowest > 0,
+        most=0 if look.lineless else min(highest, usable, look.most),
+        may_start=now_s >= newest.state.backoff.until_s,
+    )
+    return _Sight(look, state, seen, member)
+
+
+def _modes(sights: Mapping[str, _Sight]) -> Mapping[SlotId, ServerMode]:
+    """Return the modes of replicas that serve, or could, before slots are chosen."""
+    return {
+        slot.id: ServerMode.READY
+        for sight in sights.values()
+        for slot in slots_of(sight.seen)
+        if slot.phase in {Phase.WARM, Phase.SERVING} and not slot.is_doubted
+    }
+
+
+def _scaled(
+    sights: Sequence[_Sight], shared: pools.Shared, now_s: float
+) -> tuple[Memory | None, ScalingDecision]:
+    """Return what the pool remembers now, and how many replicas it wants in all.
+
+    Models that are asked and have no room need one more replica than serve.
+    """
+    if not sights:
+        return None, ScalingDecision(0, "its pool ends")
+    first = sights[0].look
+    asked_for = pools.scaling([_scaling_of(sight) for sight in sights], first.most)
+    generations = [generation for sight in sights for generation in sight.seen]
+    supply = scaling_inputs.supply(slot for slot in slots_of(generations) if not slot.is_replaced)
+    memories = (sight.state.memory for sight in sights)
+    memory, decision = autoscale(
+        asked_for,
+        next((memory for memory in memories if memory is not None), None) or initial(supply, now_s),
+        scaling.ServiceLook(
+            now_s,
+            pools.load([_load(sight, shared) for sight in sights]),
+            supply,
+            tuple(start for generation in generations for start in generation.starts),
+            scaling_inputs.room(generations, first.free),
+            is_known=any(sight.look.backend is not None for sight in sights),
+        ),
+    )
+    lacking = [sight.look.key for sight in sights if sight.member.model in shared.unplaced]
+    needed = supply.ready + 1
+    if lacking and decision.wanted < needed <= asked_for.max_replicas:
+        words = f"{decision.reason}; no replica has room for {', '.join(lacking)}"
+        decision = replace(decision, wanted=needed, reason=words)
+    return memory, decision
+
+
+def _scaling_of(sight: _Sight) -> scaling.Scaling:
+    look = sight.look
+    return scaling_inputs.scaling(look.spec, look.newest.order, sight.member.most, look.engine)
+
+
+def _load(sight: _Sight, shared: pools.Shared) -> Load:
+    if not refuses(sight.seen) or shared.replicas.get(sight.look.key):
+        return sight.look.load
+    starts = any(map(is_start, sight.seen[-1].slots))
+    return scaling_inputs.with_refused(sight.look.load, sight.state.model_work, starts=starts)
+
+
+def _own_decision(
+    sight: _Sight, decision: ScalingDecision, wanted: int, now_s: float
+) -> ScalingDecision:
+    """Return the decision for a service's own slots; one that is to end finishes what it has."""
+    if not sight.member.is_closing:
+        return replace(decision, wanted=wanted, in_time=None)
+    falls_back = fallback_of(sight.seen) is not None
+    return scaled(sight.look, sight.seen, sight.state, now_s, falls_back=falls_back)[1]
+
+
+def _slot_plan(sight: _Sight, decision: ScalingDecision, now_s: float) -> SlotPlan:
+    fallback = fallback_of(sight.seen)
+    goal = goal_of(sight.look, sight.seen, decision, fallback, now_s)
+    return plan_slots(slots_of(sight.seen), goal)
+
+
+def _with_told(generation: Generation, told: Mapping[SlotPlace, Told]) -> Generation:
+    models = {
+        index: replica
+        for (array, index), replica in told.items()
+        if array == generation.array_job_id
+    }
+    return replace(generation, state=replace(generation.state, models=models))
+
+
+def _words(member: pools.Member, shared: pools.Shared) -> str:
+    count = shared.replicas.get(member.key, 0)
+    replicas = "1 replica has" if count == 1 else f"{count or 'no'} replicas have"
+    return f"in pool {member.values.get('pool', '')} {replicas} {member.model}"
+
+
+def _sharing(
+    sight: _Sight, plan: ServicePlan, shared: pools.Shared, sights: Mapping[str, _Sight]
+) -> ServicePlan:
+    """Let other services' replicas serve it, too."""
+    key, own = sight.look.key, plan.route.targets or {}
+    others: Mapping[Endpoint, ServerMode] = shared.targets.get(key, {})
+    serves = ServerMode.READY in others.values()
+    failing = "" if serves else plan.route.failing
+    if not (serves or own) and (why := shared.refused.get(key)):
+        failing = note((f"no replica could load {sight.member.model}: {why}",))[:REASON_LENGTH]
+    generations = [generation for sight in sights.values() for generation in sight.seen]
+    route = replace(
+        plan.route,
+        targets={**own, **others},
+        retry_after_s=None if serves else plan.route.retry_after_s,
+        failing=failing,
+        cut=frozenset().union(*(generation.cut for generation in generations)),
+        spared=frozenset().union(*(generation.unknown for generation in generations)),
+    )
+    arrays = {view.array_job_id for view in sight.look.views}
+    models = {place: names for place, names in shared.models.items() if place[0] in arrays}
+    return replace(plan, route=route, models=models)

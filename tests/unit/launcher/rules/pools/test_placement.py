@@ -1,0 +1,108 @@
+"""Tests which replica of a pool has which models."""
+
+import pytest
+
+from slicewise.launcher.rules.pools.placement import place
+from slicewise.launcher.rules.pools.types import PoolModel, PoolReplica
+
+
+def a_replica(
+    number: int, *models: str, memory_mib: int | None = 100, refused: tuple[str, ...] = ()
+) -> PoolReplica:
+    """Its first model is its own."""
+    return PoolReplica((number, 0), models[0], frozenset(models), frozenset(refused), memory_mib)
+
+
+def a_model(name: str, work: float = 0.0, memory_mib: int = 40, **more: float) -> PoolModel:
+    return PoolModel(name, work, memory_mib, **more)
+
+
+def placed(models: list[PoolModel], *replicas: PoolReplica) -> list[str]:
+    """The models of each replica, as words in the order of replicas; what has no room last."""
+    known = {name for replica in replicas for name in replica.models}
+    models += [a_model(name) for name in sorted(known - {model.model for model in models})]
+    found = place(models, replicas)
+    words = [" ".join(sorted(found.models[replica.place])) for replica in replicas]
+    return [*words, *sorted(found.unplaced)]
+
+
+def test_what_nobody_asks_stays_where_it_is():
+    assert placed([], a_replica(1, "a", "b"), a_replica(2, "c")) == ["a b", "c"]
+
+
+def test_a_model_that_is_asked_goes_to_the_replica_with_the_least_to_do():
+    models = [a_model("a", 0.6), a_model("b", 0.2), a_model("new", 0.1)]
+    assert placed(models, a_replica(1, "a"), a_replica(2, "b")) == ["a", "b new"]
+
+
+def test_a_model_that_its_service_keeps_is_placed_without_requests():
+    kept = PoolModel("kept", memory_mib=40, is_kept=True)
+    assert placed([kept], a_replica(1, "a")) == ["a kept"]
+
+
+def test_what_costs_least_to_lose_makes_room():
+    models = [
+        a_model("often", requests_per_s=1.0, load_s=5.0),
+        a_model("seldom", requests_per_s=0.01, load_s=5.0),
+        a_model("new", 0.5),
+    ]
+    assert placed(models, a_replica(1, "a", "often", "seldom", memory_mib=130)) == ["a new often"]
+
+
+def test_a_model_that_others_have_too_makes_room_before_the_last_of_its_kind():
+    models = [a_model("twice", requests_per_s=9.0), a_model("once", requests_per_s=0.1)]
+    full, other = a_replica(1, "a", "twice", "once", memory_mib=130), a_replica(2, "b", "twice")
+    assert placed([*models, a_model("new", 0.5, memory_mib=41)], full, other)[0] == "a new once"
+
+
+def test_neither_its_own_model_nor_one_in_use_makes_room():
+    models = [a_model("used", 0.5), a_model("new", 0.6)]
+    assert placed(models, a_replica(1, "a", "used")) == ["a used", "new"]
+
+
+def test_a_model_with_much_more_work_takes_the_place_of_one_with_little():
+    models = [a_model("used", 0.1), a_model("new", 3.0)]
+    assert placed(models, a_replica(1, "a", "used")) == ["a new", "used"]
+
+
+def test_a_model_that_no_replica_can_hold_has_no_room():
+    assert placed([a_model("large", 1.0, memory_mib=90)], a_replica(1, "a")) == ["a", "large"]
+
+
+def test_a_replica_that_has_refused_a_model_does_not_get_it():
+    models = [a_model("bad", 1.0)]
+    first, other = a_replica(1, "a", refused=("bad",)), a_replica(2, "b")
+    assert placed(models, first, other) == ["a", "b bad"]
+    assert placed(models, first) == ["a", "bad"]
+
+
+def test_memory_that_is_not_known_takes_all():
+    models = [a_model(name, 0.1, memory_mib=999) for name in "bcd"]
+    assert placed(models, a_replica(1, "a", memory_mib=None)) == ["a b c d"]
+
+
+def test_a_second_replica_helps_a_model_with_more_work_than_one_can_do():
+    assert placed([a_model("a", 2.0)], a_replica(1, "a"), a_replica(2, "b")) == ["a", "a b"]
+
+
+def test_a_light_model_moves_away_from_a_noisy_one():
+    models = [a_model("noisy", 1.6), a_model("light", 0.3), a_model("b", 0.1)]
+    noisy, other = a_replica(1, "noisy", "light"), a_replica(2, "b", "light")
+    words = placed(models, noisy, other)
+    assert "light" not in words[0]
+
+
+def test_nothing_moves_where_all_are_full_alike():
+    models = [a_model("a", 1.5), a_model("b", 1.5)]
+    assert placed(models, a_replica(1, "a", "b"), a_replica(2, "b", "a")) == ["a b", "a b"]
+
+
+def test_models_that_no_service_has_any_more_are_given_up():
+    found = place([a_model("a")], [a_replica(1, "a", "gone")])
+    assert found.models == {(1, 0): frozenset({"a"})}
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_a_pool_without_replicas_has_room_for_none(replicas: int):
+    found = place([a_model("a", 1.0)], [a_replica(1, "a")] * replicas)
+    assert found.unplaced == (frozenset() if replicas else {"a"})
