@@ -41,6 +41,7 @@ class CountedService:
     """What is known of a service.
 
     Attributes:
+        model: the model of which alone it says something, where its replicas have others' too.
         counts: what each run of a replica has said last, also of those that have ended.
         ended: the counts together of runs that ended before those.
         asked_s: when a client last asked; None: not yet, or long ago.
@@ -50,6 +51,7 @@ class CountedService:
 
     engine: CountedEngine
     tenant: TenantShare
+    model: str | None = None
     replicas: Mapping[Run, Replica] = field(default_factory=dict)
     counts: dict[Run, Counts] = field(default_factory=dict)
     ended: Counts = field(default_factory=dict)
@@ -114,6 +116,13 @@ class CountedService:
 
     async def take(self, counts_by_run: Mapping[Run, Counts]) -> None:
         """Take over what runs have said now."""
+        if self.model is not None:
+            is_of = partial(self.engine.statistics_kind.is_of, model=self.model)
+            counts_by_run = {
+                run: {key: count for key, count in counts.items() if is_of(key)}
+                for run, counts in counts_by_run.items()
+            }
+            self._end_reloaded(counts_by_run)
         pairs = [(run, self.counts.get(run, {}), counts) for run, counts in counts_by_run.items()]
         news = await self.tenant.apart(partial(_news, pairs, self.engine.statistics_kind))
         # Answers that are still true go, too: clients choose how many different ones they ask for.
@@ -122,6 +131,15 @@ class CountedService:
             # One that has ended meanwhile has its last word in what was known of it.
             if run in self.replicas:
                 self.counts[run] = counts
+                self.derived = _Derived()
+
+    def _end_reloaded(self, counts_by_run: Mapping[Run, Counts]) -> None:
+        """Keep what runs have counted of the model before they unloaded it and loaded it again."""
+        rules = self.engine.statistics_kind
+        for run, counts in counts_by_run.items():
+            before = lasting(self.counts.get(run, {}), rules)
+            if any(counts.get(key, count) < count for key, count in before.items()):
+                self.ended = together([self.ended, self.counts.pop(run)], rules)
                 self.derived = _Derived()
 
 

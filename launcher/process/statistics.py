@@ -7,6 +7,7 @@ client asks about are not asked.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import chain
 from typing import TypeVar
 
 from slicewise.cluster.language.service import tenant_of
@@ -49,7 +50,7 @@ class ServiceStatistics:
 
     def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over which replicas each service has."""
-        groups = {service.service: service.route.group for service in plan.services}
+        plans = {service.service: service for service in plan.services}
         engines = {
             engine.group: engine for engine in ENGINES.values() if isinstance(engine, CountedEngine)
         }
@@ -60,11 +61,16 @@ class ServiceStatistics:
         tenants = set(map(tenant_of, state))
         self._tenants = {name: tenant for name, tenant in self._tenants.items() if name in tenants}
         for key, service_state in state.items():
-            if (engine := engines.get(groups.get(key, ""))) is not None:
+            service_plan = plans.get(key)
+            engine = engines.get(service_plan.route.group) if service_plan is not None else None
+            if service_plan is not None and engine is not None:
                 try:
                     service = self._services.get(key) or self._new(key, engine)
                     service.engine = engine
-                    service.goes_on(dict(replicas_of(service_state, engine)))
+                    service.model = service_plan.spec.model if service_plan.members else None
+                    members = [state[member] for member in service_plan.members if member in state]
+                    runs = (replicas_of(member, engine) for member in members or [service_state])
+                    service.goes_on(dict(chain.from_iterable(runs)))
                 except Exception as error:  # noqa: BLE001 -- an engine of the site's: others go on
                     ENGINE_FAILURES.failed(engine, error)
 

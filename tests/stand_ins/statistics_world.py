@@ -15,6 +15,7 @@ from slicewise.launcher.rules.turn.endpoints import ReplicaRun, Verified
 from slicewise.launcher.rules.turn.state import GenerationState, ServiceState
 
 KEY = ("m", "1", "inference_count")
+NO_POOL: Mapping[str, str] = {}
 
 
 async def counts(of: ServiceStatistics, service: str) -> Counts | None:
@@ -48,10 +49,21 @@ class World:
     def turned(self, *ports: int, services: tuple[str, ...] = ("t/a",)) -> None:
         self.turned_to(dict.fromkeys(services, ports))
 
-    def turned_to(self, services: Mapping[str, tuple[int, ...]]) -> None:
+    def turned_to(
+        self, services: Mapping[str, tuple[int, ...]], pool: Mapping[str, str] = NO_POOL
+    ) -> None:
+        """Those in the pool share replicas; it has their models."""
         route = SimpleNamespace(group=ENGINES["triton"].group)
         plan: Any = SimpleNamespace(
-            services=[SimpleNamespace(service=one, route=route) for one in services]
+            services=[
+                SimpleNamespace(
+                    service=service,
+                    route=route,
+                    spec=SimpleNamespace(model=pool.get(service, "m")),
+                    members=tuple(pool) if service in pool else (),
+                )
+                for service in services
+            ]
         )
         state = {
             one: ServiceState(generations={7: GenerationState(verified=verified(ports))})

@@ -18,6 +18,9 @@ after another. A model has some 40; the first ones stay."""
 class Kind(Protocol):
     """What becomes of the counts of one key in several replicas."""
 
+    def is_of(self, key: tuple[str, ...], model: str) -> bool:
+        """Whether it is a count of that model."""
+
     def is_latest(self, key: tuple[str, ...]) -> bool:
         """Whether the largest of them counts, as of times; others are added up."""
 

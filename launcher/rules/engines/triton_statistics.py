@@ -58,6 +58,10 @@ _MOST_MODELS = 500
 class TritonCounts:
     """Which of Triton's counts are added up."""
 
+    def is_of(self, key: tuple[str, ...], model: str) -> bool:
+        """Its first word is the model's name."""
+        return key[_NAME] == model
+
     def is_latest(self, key: tuple[str, ...]) -> bool:
         """The time of the last inference."""
         return key[_PART] == "last_inference"

@@ -8,11 +8,12 @@ _OWN = frozenset(
         *("name", "model", "model_file", "model_digest", "model_mib", "measured"),
         *("min_replicas", "max_replicas", "concurrency", "keep_alive_s"),
         *("max_queue_s", "p95_ms", "ttft_ms", "tpot_ms", "deadline_s", "retry_once"),
-        *("priority_class", "audience", "fair", "weights", "lease_s", "readiness"),
+        *("priority_class", "fair", "weights", "lease_s", "readiness"),
         *("start_timeout_s", "abort_roll_after"),
     }
 )
-"""Keys in which members may differ. All others say what a replica is."""
+"""Keys in which members may differ. All others say what a replica is, and who may ask it: a server
+answers for each model that it has, whichever service's address was asked."""
 
 
 def shape_of(values: Mapping[str, str]) -> Hashable:

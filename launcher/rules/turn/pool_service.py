@@ -206,4 +206,4 @@ def _sharing(
     )
     arrays = {view.array_job_id for view in sight.look.views}
     models = {place: names for place, names in shared.models.items() if place[0] in arrays}
-    return replace(plan, route=route, models=models)
+    return replace(plan, route=route, models=models, members=tuple(sorted(sights)))

@@ -103,6 +103,8 @@ class ServicePlan:
         concurrency: requests that a replica gets at the same time.
         fits: array job ids of the generations with replicas that load and unload its adapters.
         models: of a service in a pool, the models that each of its ready replicas is to have.
+        members: the services with which it shares replicas, itself among them, by
+            ``tenant/service``; none without a pool.
     """
 
     array_job_id: int
@@ -125,6 +127,7 @@ class ServicePlan:
     concurrency: int = 1
     fits: frozenset[int] = frozenset()
     models: Placement = field(default_factory=dict, hash=False)
+    members: tuple[str, ...] = ()
 
     @property
     def desired(self) -> frozenset[int] | None:

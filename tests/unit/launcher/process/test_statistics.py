@@ -39,6 +39,23 @@ async def test_replicas_are_added_up_and_those_that_ended_still_count():
     assert await world.count() == 13
 
 
+async def test_services_that_share_replicas_count_their_own_models_on_all_of_them():
+    world, other = World(), ("n", "1", "inference_count")
+    world.turned_to({"t/a": (1,), "t/b": (2,)}, pool := {"t/a": "m", "t/b": "n"})
+    world.said = {1: {KEY: 5, other: 1}, 2: {other: 7}}
+    assert await counts(world.statistics, "t/a") == {KEY: 5}
+    assert await counts(world.statistics, "t/b") == {other: 8}
+    # The first replica has unloaded the second model, and loaded it again: it counts from 0.
+    world.said[1] = {KEY: 6}
+    assert await counts(world.statistics, "t/b") == {other: 8}
+    world.said[1] = {KEY: 6, other: 0}
+    assert await counts(world.statistics, "t/b") == {other: 8}
+    world.said[1] = {KEY: 6, other: 2}
+    assert await counts(world.statistics, "t/b") == {other: 10}
+    world.turned_to({"t/a": (1,), "t/b": ()}, pool)
+    assert await counts(world.statistics, "t/b") == {other: 10}
+
+
 async def test_a_replica_that_is_silent_counts_with_what_it_said_last():
     world = World()
     world.said = {1: {KEY: 5}, 2: {KEY: 7}}
