@@ -47,6 +47,9 @@ MAX_SLOTS = 256
 MAX_GPUS, MAX_NODES = 64, 64
 """GPUs on a node, and nodes, that one replica may ask for at most."""
 
+MOST_MODEL_MIB = 2**30
+"""MiB that a model may take of a replica at most: a PiB."""
+
 AUTO: Literal["auto"] = "auto"
 """The ``concurrency`` of a service whose launcher learns it."""
 DEFAULT_LEASE_S = 900
@@ -169,8 +172,21 @@ class ServiceSpec(BaseModel):
     )
     model_digest: Digest | None = Field(
         None,
-        description="Digest of the repository's files; apply and render set it, so that replicas "
-        "with other files are seen.",
+        description="Digest of the repository's files, in a pool of the model's; apply and render "
+        "set it, so that replicas with other files are seen.",
+    )
+    pool: Name | None = Field(
+        None,
+        description="Services of the tenant with the same pool share replicas: each replica serves "
+        "models of all of them. They have the same model_repository, engine and replicas. Only "
+        "triton.",
+    )
+    model_mib: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_MODEL_MIB,
+        description="Memory in MiB that the model takes in a replica, by which the models of a "
+        "pool are packed; unset: apply and render set 1.2 times the size of the model's files.",
     )
     profile: GresType | None = Field(
         None,
@@ -363,6 +379,21 @@ class ServiceSpec(BaseModel):
             raise ValueError(
                 f"tensor_parallel: {self.layer_gpus} does not divide the replica's "
                 f"{self.gpus * self.nodes} GPUs"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _shared_replicas(self) -> Self:
+        if self.pool is None:
+            return self
+        if self.nodes > 1:
+            raise ValueError(f"nodes: replicas of a pool have one node, not {self.nodes}")
+        if self.adapters:
+            raise ValueError("adapters, pool: give at most one of the two")
+        if self.session_affinity != "none":
+            raise ValueError(
+                "session_affinity: a pool's models move between replicas, and take their sequences "
+                "nowhere; leave it or pool out"
             )
         return self
 
@@ -686,6 +717,7 @@ def _allowed_of_kind(form: Mapping[str, Any]) -> str:
 
 _TEXTS = {
     "name": _NAME,
+    "pool": _NAME,
     "tenant": _TENANT,
     "model_repository": _SAFE_PATH,
     "model": _MODEL_NAME,

@@ -44,7 +44,7 @@ from slicewise.launcher.rules.services.replica_gpus import require_split, requir
 from slicewise.launcher.scripts.render import service_script
 from slicewise.launcher.services.adapter_files import require_adapter_engine, require_adapters
 from slicewise.launcher.services.lookup import SkipModelCheck, whole_view
-from slicewise.launcher.services.model_repository import require_runnable, with_digest
+from slicewise.launcher.services.model_repository import require_runnable, with_files
 from slicewise.launcher.services.overview import Condition, service_url
 from slicewise.launcher.services.service_file import (
     current_directory,
@@ -53,6 +53,7 @@ from slicewise.launcher.services.service_file import (
     require_image,
     require_media,
     require_model,
+    require_pool_engine,
     require_writable,
 )
 from slicewise.launcher.services.waiting import WaitGoal, Waiting
@@ -245,14 +246,14 @@ def _checked(
 ) -> tuple[ServiceSpec, ApplyPlan]:
     """Return what is submitted and what it would change; raises what apply would refuse.
 
-    What is submitted has a digest of the model repository, where that was read.
+    What is submitted has what the model's files say, where they were read.
     """
     needs = None
     if not skip_model_check:
         require_model(spec)
         needs = require_runnable(spec)
         needs = replace(needs, notes=(*needs.notes, *require_adapters(spec)))
-        spec = with_digest(spec)
+        spec = with_files(spec)
         require_image(spec)
     require_writable(current_directory())
     plan = asyncio.run(_plan(settings, spec, force=force))
@@ -362,7 +363,7 @@ def rollback_service(
 @service_app.command("render", epilog="Example: slicewise service render bert.toml > bert.sbatch")
 def render_service(file: File) -> None:
     """Print the batch script that apply would submit; submitting it with sbatch does the same."""
-    typer.echo(_script(with_digest(read_service_file(file)), load_settings()), nl=False)
+    typer.echo(_script(with_files(read_service_file(file)), load_settings()), nl=False)
 
 
 def _script(spec: ServiceSpec, settings: Settings) -> str:
@@ -372,6 +373,7 @@ def _script(spec: ServiceSpec, settings: Settings) -> str:
     require_split(engine, spec)
     require_adapter_engine(spec)
     require_media(spec)
+    require_pool_engine(spec)
     return service_script(spec, started, certificate(settings.gateway), settings.launcher)
 
 

@@ -156,7 +156,9 @@ def service_script(
     replicas let in. ``launcher`` says where on nodes its model's files are kept.
     """
     engine = engine_named(spec.engine)
-    is_cached = launcher.node_cache is not None and spec.nodes == 1
+    # A copy would lack what other members of a pool bring later, and have what they have replaced.
+    is_alone = spec.nodes == 1 and spec.pool is None
+    is_cached = launcher.node_cache is not None and is_alone
     template = _environment().get_template("service.sbatch.j2")
     return template.render(
         spec=spec,

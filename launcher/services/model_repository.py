@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from errno import ELOOP, ENOENT
 from hashlib import sha256
+from math import ceil
 from pathlib import Path, PurePath
 from types import MappingProxyType
 
@@ -36,6 +37,7 @@ _POINTER, _MOST_POINTER_BYTES = b"version https://git-lfs.", 1024
 https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 """
 _DIGEST_LENGTH = 16
+_MIB = 1024**2
 _FEW = 4
 """Entries of a directory up to which each is named; of more, how many there are of each kind."""
 _SKIP = "--skip-model-check submits it all the same, such as for a newer version of the engine."
@@ -45,8 +47,8 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
     """Return what the service's model needs; it was found by ``require_model``.
 
     Raises InvalidInputError: SW-SERVICE-MODEL if the model or another directory of the repository
-    can't be loaded; SW-SERVICE if requests of one sequence would go to several replicas, or for an
-    objective of tokens that no replica can time.
+    can't be loaded; SW-SERVICE if requests of one sequence would go to several replicas, for a
+    model that can't be in a pool, or for an objective of tokens that no replica can time.
     """
     engine = engine_named(spec.engine)
     if (spec.ttft_ms or spec.tpot_ms) and not isinstance(engine, TokenEngine):
@@ -80,7 +82,7 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
     broken = {
         name: model_needs for name, model_needs in needs_by_model.items() if model_needs.problems
     }
-    if broken and engine.loads_all:
+    if broken and engine.loads_all and spec.pool is None:
         problems = "; ".join(
             f"{name}: {', '.join(needs_of_model.problems)}"
             for name, needs_of_model in broken.items()
@@ -94,6 +96,14 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
     keep_state = [
         model for model in (spec.model, *needs.parts) if needs_by_model[model].has_sequences
     ]
+    if spec.pool is not None and (needs.parts or keep_state):
+        runs = f"runs {listed(needs.parts)}, which no replica of a pool would load"
+        keeps = "keeps the state of sequences, and requests of one would go to several replicas"
+        raise InvalidInputError(
+            Code.SERVICE,
+            f"Model {spec.model} {runs if needs.parts else keeps}.",
+            "Leave pool out.",
+        )
     if keep_state and spec.max_replicas > 1 and spec.session_affinity == "none":
         raise InvalidInputError(
             Code.SERVICE,
@@ -180,11 +190,28 @@ def _is_pointer(path: Path) -> bool:
         return False
 
 
-def with_digest(spec: ServiceSpec) -> ServiceSpec:
-    """Return the service with its repository's digest, if this host sees the repository."""
-    model = spec.model if spec.adapters else None
-    digest = repository_digest(Path(spec.model_repository), but_adapters_of=model)
-    return spec.model_copy(update={"model_digest": digest})
+def with_files(spec: ServiceSpec) -> ServiceSpec:
+    """Return the service with what its files say, if this host sees them.
+
+    That is their digest and, in a pool, how much memory its model takes.
+    """
+    repository = Path(spec.model_repository)
+    if spec.pool is None:
+        model = spec.model if spec.adapters else None
+        digest = repository_digest(repository, but_adapters_of=model)
+        return spec.model_copy(update={"model_digest": digest})
+    own = repository / spec.model
+    model_mib = spec.model_mib or _model_mib(own)
+    return spec.model_copy(update={"model_digest": repository_digest(own), "model_mib": model_mib})
+
+
+def _model_mib(model: Path) -> int | None:
+    """Return a fifth more than its files have, in MiB; None if not all can be seen."""
+    try:
+        size = sum(size for _, size, _ in _files(model, "", frozenset(), None))
+    except OSError:
+        return None
+    return ceil(1.2 * max(1, ceil(size / _MIB)))
 
 
 def repository_digest(repository: Path, *, but_adapters_of: str | None = None) -> str | None:

@@ -12,7 +12,7 @@ from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.service import ANY_HOST, ServiceSpec, service_spec
 from slicewise.cluster.language.toml_text import read_toml
 from slicewise.cluster.runtime.input_file import bounded_text
-from slicewise.launcher.rules.engines.engine import MediaFetch
+from slicewise.launcher.rules.engines.engine import MediaFetch, PooledEngine
 from slicewise.launcher.rules.engines.model_files import listed
 from slicewise.launcher.rules.engines.registry import engine_named
 from slicewise.launcher.services.model_repository import directories, entries
@@ -201,3 +201,17 @@ def require_media(spec: ServiceSpec) -> None:
     else:
         return
     raise InvalidInputError(Code.SERVICE, f"media_domains: {why}", what)
+
+
+def require_pool_engine(spec: ServiceSpec) -> None:
+    """Check that replicas of a pool can serve models of each other.
+
+    Raises InvalidInputError (SW-SERVICE).
+    """
+    engine = engine_named(spec.engine)
+    if spec.pool is not None and not isinstance(engine, PooledEngine):
+        raise InvalidInputError(
+            Code.SERVICE,
+            f"pool: {engine.title} can't load and unload models while it serves.",
+            'Leave it out, or write engine = "triton".',
+        )

@@ -30,10 +30,17 @@ from slicewise.cluster.settings.file import LauncherSettings
 from slicewise.launcher.gateway.pem import pem
 from slicewise.launcher.rules.engines.registry import start_settings
 from slicewise.launcher.scripts.render import LOG_BYTES, service_script
-from slicewise.launcher.services.model_repository import repository_digest
+from slicewise.launcher.services.model_repository import repository_digest, with_files
 
 GATEWAY = (gateway_directory() / "gateway.crt").read_text()
 
+VALUES: Mapping[str, object] = {
+    "name": "chat",
+    "tenant": "vision",
+    "model_repository": "/models/@chat",
+    "model": "m",
+    "profile": "1g.10gb",
+}
 ODD = {"GREETING": """it's "$HOME" `id` \\ & ;""", "EMPTY": "", "LD_LIBRARY_PATH": "/a:/b"}
 NO_EDITS: Mapping[str, str] = {}
 STAND_INS = {
@@ -77,19 +84,12 @@ def run(
     **change: object,
 ) -> str:
     """Run the script of such a service; Slurm allots it these ports, or free ones. Its log."""
-    values: dict[str, object] = {
-        "name": "chat",
-        "tenant": "vision",
-        "model_repository": "/models/@chat",
-        "model": "m",
-        "profile": "1g.10gb",
-    }
     command = told / "it's bare"
     command.unlink(missing_ok=True)
     command.symlink_to(told / "bin" / "tritonserver")
     settings = start_settings("triton", {"triton": EngineSettings(command=command)})
     launcher = LauncherSettings(node_cache=cache)
-    text = service_script(service_spec(values | change), settings, GATEWAY, launcher)
+    text = service_script(service_spec({**VALUES, **change}), settings, GATEWAY, launcher)
     for before, after in edits.items():
         assert text.count(before) == 1
         text = text.replace(before, after)
@@ -194,6 +194,25 @@ def test_adapters_of_a_service_with_some_are_not_among_these_files(told: Path):
     assert repository_digest(repository, but_adapters_of="m") == digest
     (repository / "m/w").write_text("another model")
     assert repository_digest(repository, but_adapters_of="m") != digest
+
+
+def test_in_a_pool_only_the_model_s_own_files_are_named(told: Path):
+    repository = told / "models"
+    for name in ("m/config.pbtxt", "m/1/model.py", "m/1/__pycache__/x", "other/config.pbtxt"):
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text(name)
+    pooled = {"model_repository": str(repository), "pool": "small"}
+    spec = with_files(service_spec({**VALUES, **pooled}))
+    assert spec.model_digest == repository_digest(repository / "m")
+    (repository / "other/config.pbtxt").write_text("another one")
+    run(told, cache=told / "cache", model_digest=spec.model_digest, **pooled)
+    told_of = CERTIFICATE.fullmatch(words(told, "scontrol")[2].removeprefix("Comment="))
+    assert told_of is not None
+    assert told_of["files"] == spec.model_digest
+    # It reads the repository itself: a copy would lack what other members bring later.
+    options = {f"--model-repository={repository}", "--load-model=m", "--strict-readiness=false"}
+    assert options | {"--model-control-mode=explicit"} <= set(words(told, "tritonserver"))
+    assert not (told / "cache").exists()
 
 
 def test_files_that_cannot_be_seen_are_not_named(told: Path):

@@ -78,7 +78,7 @@ async def test_one_that_it_refuses_keeps_no_other_from_it(
     good, large = put(tmp_path / "good", 8), put(tmp_path / "large", 64)
     refused = await fitted(replica, a=large, b=str(tmp_path / "none"), c=good)
     assert refused == {
-        "a": "LoRA adapter a is not compatible with the current LoRA memory group",
+        "a": "LoRA adapter a is not compatible with the current LoRA memory pool",
         "b": f"Can't find 'adapter_config.json' at '{tmp_path}/none'",
     }
     assert state.adapters == {"c": good}

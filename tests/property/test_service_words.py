@@ -32,6 +32,8 @@ SPECS = st.fixed_dictionaries(
         "priority_class": st.sampled_from(("low", "normal", "high")),
         "readiness": st.sampled_from(("inference", "model")),
         "session_affinity": st.sampled_from(("none", "sequence")),
+        "pool": st.from_regex(r"[a-z0-9]{1,32}", fullmatch=True),
+        "model_mib": st.integers(1, 2**30),
         "model_digest": st.from_regex(r"[0-9a-f]{16}", fullmatch=True),
         "measured": st.from_regex(r"2026-11-29(,[1-9]:[0-9](:4\.5){2}){1,24}", fullmatch=True),
         "environment": VARIABLES,

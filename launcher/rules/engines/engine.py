@@ -495,6 +495,33 @@ class AdapterEngine(Engine, Protocol):
 
 
 @runtime_checkable
+class PooledEngine(Engine, Protocol):
+    """An engine whose server loads and unloads models of its repository while it serves others.
+
+    The server of a service with a ``pool`` starts with the service's own model alone, and answers
+    at ``health_path`` whatever becomes of other models. A load is answered once it has ended.
+    """
+
+    def models_request(self) -> Request:
+        """Build the request for the models that the server has."""
+
+    def ready_models(self, body: bytes) -> frozenset[str]:
+        """Read the answer: the models that answer inferences.
+
+        Raises TypeError or ValueError if it is no answer of the engine.
+        """
+
+    def leaving_models(self, body: bytes) -> frozenset[str]:
+        """Read the same answer: the models that are being unloaded, and still take memory."""
+
+    def load_model(self, model: str) -> Request:
+        """Build the request by which the server loads a model, or loads it again."""
+
+    def unload_model(self, model: str) -> Request:
+        """Build the request by which the server unloads a model."""
+
+
+@runtime_checkable
 class SlottedEngine(Protocol):
     """An engine that is told at its start how many requests it works on at the same time at most.
 

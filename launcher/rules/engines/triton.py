@@ -19,7 +19,13 @@ from slicewise.launcher.rules.engines.triton_inference import (
     model_path,
     smallest_inference,
 )
-from slicewise.launcher.rules.engines.triton_model import TritonModel, load
+from slicewise.launcher.rules.engines.triton_model import (
+    TritonModel,
+    control,
+    index_request,
+    load,
+    models_in_state,
+)
 from slicewise.launcher.rules.engines.triton_repository import CONFIG, model_needs
 from slicewise.launcher.rules.engines.triton_sample import parse_sample
 
@@ -120,10 +126,16 @@ class Triton:
     identity_path = "/v2"
     version_path = "/v2"
 
-    def options(self, _: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
-        """Return Triton's options; it serves all models of the repository unless it is measured."""
-        control = ("--model-control-mode=explicit",) if is_measured else ()
-        return (*_OPTIONS, *control, '--exit-timeout-secs="$exit_timeout_s"')
+    def options(self, spec: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
+        """Return Triton's options; it serves all models of the repository unless it is told to.
+
+        It is told where it is measured, and in a pool. There a model that is being loaded, or could
+        not be, does not make all of the server unready, as it would without the last option.
+        """
+        explicit = ("--model-control-mode=explicit",) if is_measured or spec.pool else ()
+        own = (f"--load-model={spec.model} --strict-readiness=false",)
+        pooled = own if spec.pool and not is_measured else ()
+        return (*_OPTIONS, *explicit, *pooled, '--exit-timeout-secs="$exit_timeout_s"')
 
     def closes_network(self, _spec: ServiceSpec, /) -> bool:
         """Return no."""
@@ -201,6 +213,26 @@ class Triton:
     def statistics_by_grpc(self, frame: bytes, counts: Counts) -> StatisticsAnswer:
         """Answer ModelStatistics."""
         return triton_statistics.by_grpc(frame, counts)
+
+    def models_request(self) -> Request:
+        """Build the question for the repository's index."""
+        return index_request()
+
+    def ready_models(self, body: bytes) -> frozenset[str]:
+        """Read the models with a version that is ready."""
+        return models_in_state(body, "READY")
+
+    def leaving_models(self, body: bytes) -> frozenset[str]:
+        """Read the models with a version that waits for its last requests, or frees its memory."""
+        return models_in_state(body, "UNLOADING")
+
+    def load_model(self, model: str) -> Request:
+        """Build a load by the repository extension."""
+        return control(model, "load", {})
+
+    def unload_model(self, model: str) -> Request:
+        """Build an unload by the repository extension."""
+        return control(model, "unload", {})
 
     def check_data(self, data: str) -> None:
         """Check an inference in KServe's JSON."""

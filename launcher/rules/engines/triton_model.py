@@ -1,4 +1,4 @@
-"""Loads a model into a running Triton to measure it, by the repository extension of its protocol.
+"""Loads and unloads models of a running Triton, by the repository extension of its protocol.
 
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_model_repository.md
 """
@@ -6,9 +6,11 @@ https://github.com/triton-inference-server/server/blob/main/docs/protocol/extens
 import json
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import quote
 
 from slicewise.launcher.rules.engines.engine import Request
+from slicewise.launcher.rules.engines.said import Said
 from slicewise.launcher.rules.engines.triton_inference import (
     ModelConfig,
     ModelMetadata,
@@ -17,6 +19,24 @@ from slicewise.launcher.rules.engines.triton_inference import (
     smallest_inference,
 )
 from slicewise.launcher.rules.engines.triton_sample import Sample
+
+
+class _IndexedVersion(Said):
+    name: str
+    state: str = ""
+
+
+class _RepositoryIndex(Said):
+    versions: list[_IndexedVersion]
+
+
+def models_in_state(index: bytes, state: str) -> frozenset[str]:
+    """Return the models with a version in that state, by the answer to ``index_request``.
+
+    Raises TypeError or ValueError if it is none.
+    """
+    versions = _RepositoryIndex.parse(b'{"versions":%b}' % index).versions
+    return frozenset(version.name for version in versions if version.state == state)
 
 
 @dataclass(frozen=True)
@@ -61,13 +81,13 @@ def load(
 ) -> Generator[Request, bytes, TritonModel]:
     """Load a model with ``processes`` (None: as configured); the steps of ``Engine.load``."""
     path = model_path(name)
-    yield _control(name, "load", {})
+    yield control(name, "load", {})
     asked = configured(json.loads((yield _get(f"{path}/config"))), processes)
     # A model that is loaded again would be there twice for a while, where only one may fit.
-    yield _control(name, "unload", {})
-    while not _is_unloaded(name, (yield _post("/v2/repository/index", {}))):
+    yield control(name, "unload", {})
+    while not _is_unloaded(name, (yield index_request())):
         pass
-    yield _control(name, "load", {"config": json.dumps(asked)})
+    yield control(name, "load", {"config": json.dumps(asked)})
     metadata = json.loads((yield _get(path)))
     return TritonModel(name, metadata, json.loads((yield _get(f"{path}/config"))), sample)
 
@@ -77,8 +97,14 @@ def _is_unloaded(name: str, index: bytes) -> bool:
     return all(model.get("reason") == "unloaded" for model in listed if model["name"] == name)
 
 
-def _control(name: str, what: str, parameters: Mapping[str, str]) -> Request:
-    return _post(f"/v2/repository/models/{name}/{what}", {"parameters": parameters})
+def index_request() -> Request:
+    """Build the question for the repository's models and the state of each."""
+    return _post("/v2/repository/index", {})
+
+
+def control(name: str, what: Literal["load", "unload"], parameters: Mapping[str, str]) -> Request:
+    """Build what lets the server load or unload a model of its repository."""
+    return _post(f"/v2/repository/models/{quote(name, safe='')}/{what}", {"parameters": parameters})
 
 
 def _get(path: str) -> Request:

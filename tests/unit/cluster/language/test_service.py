@@ -226,6 +226,11 @@ KEYS_FOLLOW = "Keys: name, tenant, model_repository"
         ({"partition": "a b"}, "partition: 1 to 63 letters, digits and _ . -"),
         ({"need_gib": 8}, "profile, need_gib: give exactly one of the two."),
         ({"profile": None}, "profile, need_gib: give exactly one of the two."),
+        ({"pool": "Small"}, f"pool: {NAME}, with no hyphen at either end, not 'Small'."),
+        ({"pool": "a", "nodes": 2}, "nodes: replicas of a pool have one node, not 2."),
+        ({"pool": "a", "adapters": {"b": "c"}}, "adapters, pool: give at most one of the two."),
+        ({"pool": "a", "session_affinity": "sequence"}, "leave it or pool out."),
+        ({"model_mib": 0}, "model_mib: a whole number from 1 to 1073741824, not 0."),
     ],
 )
 def test_a_bad_value_is_told_with_what_is_allowed(change: dict[str, object], said: str) -> None:

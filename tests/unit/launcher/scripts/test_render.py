@@ -399,6 +399,7 @@ def test_only_what_the_engine_reads_comes_to_the_node():
 def test_nothing_comes_to_the_nodes_unless_there_is_a_folder():
     assert "weights" not in script()
     assert weights_words(engine="vllm", nodes=2) == []
+    assert weights_words(pool="small") == []
 
 
 @pytest.mark.parametrize("folder", ["local", "/a b", "/a:b", "/a/../b", "/"])

@@ -9,7 +9,12 @@ from builders.service_specs import a_spec
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.service import ServiceSpec
 from slicewise.launcher.rules.engines.registry import ENGINES
-from slicewise.launcher.services.model_repository import repository_needs, require_runnable
+from slicewise.launcher.services.model_repository import (
+    repository_digest,
+    repository_needs,
+    require_runnable,
+    with_files,
+)
 from slicewise.sandbox.demo.commands import publish_models
 
 CONFIG = 'backend: "python"\ninstance_group [{ kind: KIND_CPU count: 2 }]\n'
@@ -80,6 +85,43 @@ def test_a_broken_neighbour_is_named_since_triton_would_end_over_it(tmp_path: Pa
     assert "gpt: version 1: no model.py in gpt/1" in message
     assert "docs: no model" in message
     assert "good" not in message
+
+
+def test_a_neighbour_in_a_pool_is_no_trouble_as_each_is_loaded_alone(tmp_path: Path):
+    put(tmp_path, "bert")
+    put(tmp_path, "gpt", file="weights")
+    assert require_runnable(spec(tmp_path, pool="small")).problems == ()
+
+
+def test_a_model_that_runs_others_or_keeps_state_can_be_in_no_pool(tmp_path: Path):
+    put(tmp_path, "step", CONFIG + "sequence_batching {}")
+    step = 'ensemble_scheduling { step [{ model_name: "step" model_version: -1 }] }'
+    put(tmp_path, "bert", f'platform: "ensemble"\n{step}')
+    assert refused(tmp_path, pool="small") == (
+        "SW-SERVICE",
+        "Model bert runs step, which no replica of a pool would load.",
+    )
+    code, message = refused(tmp_path, model="step", max_replicas=1, pool="small")
+    assert (code, message[:45]) == ("SW-SERVICE", "Model step keeps the state of sequences, and ")
+
+
+def test_in_a_pool_the_model_s_own_files_are_named_and_say_how_much_memory_it_takes(tmp_path: Path):
+    model = put(tmp_path, "bert")
+    put(tmp_path, "gpt")
+    alone = with_files(spec(tmp_path))
+    assert (alone.model_digest, alone.model_mib) == (repository_digest(tmp_path), None)
+    pooled = with_files(spec(tmp_path, pool="small"))
+    assert (pooled.model_digest, pooled.model_mib) == (repository_digest(model), 2)
+    with (model / "1" / "weights").open("wb") as weights:
+        weights.truncate(100 * 1024**2)
+    (tmp_path / "gpt" / "1" / "more").touch()
+    larger = with_files(spec(tmp_path, pool="small"))
+    # The configuration begins another MiB.
+    assert larger.model_mib == 122
+    assert larger.model_digest == repository_digest(model) != pooled.model_digest
+    assert with_files(spec(tmp_path, pool="small", model_mib=7)).model_mib == 7
+    unseen = with_files(spec(tmp_path / "none", pool="small"))
+    assert (unseen.model_digest, unseen.model_mib) == (None, None)
 
 
 def test_sequences_need_one_replica_or_their_way_to_it(tmp_path: Path):

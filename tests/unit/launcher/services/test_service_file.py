@@ -15,6 +15,7 @@ from slicewise.launcher.services.service_file import (
     read_service_file,
     require_media,
     require_model,
+    require_pool_engine,
     require_writable,
 )
 
@@ -179,3 +180,14 @@ def test_media_by_url_are_opened_only_where_the_engine_can_do_it(
     with pytest.raises(InvalidInputError, match="SW-SERVICE") as caught:
         require_media(service_spec(told))
     assert refused in str(caught.value)
+
+
+@pytest.mark.parametrize("engine", ["triton", "vllm", "llamacpp"])
+def test_a_pool_needs_an_engine_that_loads_models_while_it_serves(engine: str):
+    require_pool_engine(a_spec(engine=engine))
+    if engine == "triton":
+        require_pool_engine(a_spec(engine=engine, pool="small"))
+        return
+    with pytest.raises(InvalidInputError, match="SW-SERVICE") as caught:
+        require_pool_engine(a_spec(engine=engine, pool="small"))
+    assert "can't load and unload models while it serves" in str(caught.value)
