@@ -14,6 +14,7 @@ from ssl import SSLContext
 from typing import TypeVar
 
 from slicewise.cluster.language.adapters import MOST_ADAPTERS
+from slicewise.cluster.language.service import DEFAULT_START_TIMEOUT_S
 from slicewise.cluster.runtime.log import bound, emit
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.launcher.gateway.identity import context
@@ -30,6 +31,7 @@ from slicewise.launcher.rules.engines.engine import (
     BatchingEngine,
     CountedEngine,
     Engine,
+    PooledEngine,
     Probe,
     ReadyTimes,
     Request,
@@ -39,6 +41,7 @@ from slicewise.launcher.rules.engines.engine import (
 from slicewise.launcher.rules.engines.least_versions import LEAST_VERSIONS, is_too_old, upgrade
 from slicewise.launcher.rules.engines.load import EngineLoad
 from slicewise.launcher.rules.engines.statistics import Counts
+from slicewise.launcher.rules.pools.types import ReplicaModels
 from slicewise.launcher.rules.probing.http_answer import HEAD_BYTES, Head, parse_head, parse_size
 from slicewise.launcher.rules.probing.start_marks import MOST_BYTES, PROTOCOL, marks_s, start_class
 
@@ -48,7 +51,11 @@ INFERENCE_DEADLINE_S = 60.0
 _ADAPTERS_DEADLINE_S = 120.0
 """Seconds for loading all adapters of a replica; what is left then is loaded once it is ready."""
 _MOST_UNLOADED = 2 * MOST_ADAPTERS
-"""Adapters that a replica is told to unload at a time: its tenant controls how many it names."""
+"""Adapters, or models, that a replica is told to unload at a time: its tenant controls how many it
+names."""
+_LEAVES_S = 60.0
+"""Seconds for which a load waits for the memory of models that are being unloaded: those have
+requests to finish."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.03, 0.25, 5.0
 """Seconds from one question to the next: the first; the longest; and after a refused inference. A
 door lets a question wait for a server that starts, so that the next one comes right after it."""
@@ -104,6 +111,8 @@ class Replica:
         service: its service's name, without the tenant.
         tenant, node: whose it is, and where it runs, for the log.
         adapters: the LoRA adapters that it is to have: names and directories.
+        models: the models of its pool that it is to have beside its own.
+        load_timeout_s: seconds that loading one of them may take.
     """
 
     address: str
@@ -116,6 +125,8 @@ class Replica:
     infers: bool = True
     service: str = ""
     adapters: tuple[tuple[str, str], ...] = ()
+    models: frozenset[str] = frozenset()
+    load_timeout_s: float = field(default=DEFAULT_START_TIMEOUT_S, compare=False)
     tenant: str = field(default="", compare=False)
     node: str = field(default="", compare=False)
 
@@ -317,6 +328,75 @@ async def _fitted(
     return refused
 
 
+async def fit_models(gateway: Path, replica: Replica) -> ReplicaModels | None:
+    """Let a replica unload the models that it is not to have, then load one that it lacks.
+
+    One at a time, so that whoever asks for the next knows what came of this one. Its own model is
+    never unloaded. Return what it has then, with what was loaded or refused in this call; None if
+    it does not answer, so that nothing is known. Never raises, whatever the engine's code does.
+    Reads a bounded part of each answer.
+    """
+    engine = replica.engine
+    if not isinstance(engine, PooledEngine):
+        return None
+    try:
+        peer = _Peer(replica, context(gateway, replica.certificate))
+        ready = await _without_surplus(peer, engine)
+        model = min(replica.models - ready, default=None)
+        if model is None:
+            return ReplicaModels(ready)
+        await _until_others_left(peer, engine)
+        return await _with(peer, engine, ready, model)
+    except _NO_ANSWER:
+        return None
+    except Exception as error:  # noqa: BLE001 -- other engines' replicas are asked on
+        ENGINE_FAILURES.failed(engine, error)
+        return None
+
+
+async def _without_surplus(peer: "_Peer", engine: PooledEngine) -> frozenset[str]:
+    """Unload the models that the replica is not to have; return those that it has then."""
+    replica = peer.replica
+    ready = engine.ready_models(await _models(peer, engine))
+    surplus = ready - replica.models - {replica.model}
+    if not surplus:
+        return ready
+    for model in islice(sorted(surplus), _MOST_UNLOADED):
+        async with asyncio.timeout(DEADLINE_S):
+            await _ordered(peer, engine.unload_model(model))
+    return engine.ready_models(await _models(peer, engine))
+
+
+async def _until_others_left(peer: "_Peer", engine: PooledEngine) -> None:
+    """Wait for the memory of models that are being unloaded, but not for ever."""
+    until_s = time.monotonic() + _LEAVES_S
+    while True:
+        leaving = engine.leaving_models(await _models(peer, engine))
+        if not leaving or time.monotonic() >= until_s:
+            return
+        await asyncio.sleep(_LONGEST_PAUSE_S)
+
+
+async def _with(
+    peer: "_Peer", engine: PooledEngine, ready: frozenset[str], model: str
+) -> ReplicaModels:
+    begin_s = time.monotonic()
+    try:
+        async with asyncio.timeout(peer.replica.load_timeout_s):
+            why = await _ordered(peer, engine.load_model(model))
+    except TimeoutError:
+        why = f"not loaded within {peer.replica.load_timeout_s:g} s"
+    if why:
+        return ReplicaModels(ready, refused={model: why})
+    return ReplicaModels(ready | {model}, loads=1, load_s={model: time.monotonic() - begin_s})
+
+
+async def _models(peer: "_Peer", engine: PooledEngine) -> bytes:
+    """Ask which models the replica has."""
+    async with asyncio.timeout(DEADLINE_S):
+        return await _content(peer, engine.models_request(), _MOST_BYTES)
+
+
 async def _ordered(peer: "_Peer", request: Request) -> str:
     """Return why the server refuses what it is told to do; "" if it does it."""
     async with _exchange(peer, request, _MOST_WORDS_BYTES) as answer:
@@ -446,7 +526,11 @@ async def _answer(peer: _Peer, request: Request) -> Answer:
 
 
 async def _read(peer: _Peer, path: str, most_bytes: int, most_chunks: int = 0) -> bytes:
-    async with _exchange(peer, _get(path), most_bytes) as answer:
+    return await _content(peer, _get(path), most_bytes, most_chunks)
+
+
+async def _content(peer: _Peer, request: Request, most_bytes: int, most_chunks: int = 0) -> bytes:
+    async with _exchange(peer, request, most_bytes) as answer:
         _require_ok(answer.head)
         return await answer.body(most_chunks)
 

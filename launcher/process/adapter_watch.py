@@ -5,10 +5,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from slicewise.cluster.language.adapters import model_name
-from slicewise.cluster.language.service import tenant_of
 from slicewise.cluster.rpc.messages import AdapterReport
 from slicewise.launcher.probing.prober import Replica
-from slicewise.launcher.process.replica_questions import ReplicaQuestions
+from slicewise.launcher.process.replica_fits import ReplicaFits
 from slicewise.launcher.process.saved_statistics import Run
 from slicewise.launcher.process.statistics import replicas_of
 from slicewise.launcher.rules.engines.engine import AdapterEngine
@@ -58,8 +57,7 @@ class AdapterWatch:
 
     def __init__(self, fit: Fit) -> None:
         """``fit`` is ``slicewise.launcher.probing.prober.fit_adapters``."""
-        self._questions = ReplicaQuestions(fit, self._heard)
-        self._replicas: Mapping[str, Mapping[Run, Replica]] = {}
+        self._fits = ReplicaFits(fit, self._due, self._heard)
         self._fitted: dict[tuple[str, Run], _Fitted] = {}
         self._names: Mapping[str, tuple[str, ...]] = {}
         self._counted: Mapping[str, int] = {}
@@ -75,18 +73,14 @@ class AdapterWatch:
             for service in plan.services
             if service.spec.adapters
         }
-        self._replicas = {
+        replicas = {
             service.service: dict(_replicas(service, state))
             for service in plan.services
             if service.fits
         }
+        self._fits.turned(replicas, state)
         self._count(counted)
-        self._questions.forget_others(set(map(tenant_of, state)))
-        self._fitted = {
-            (key, run): fitted
-            for (key, run), fitted in self._fitted.items()
-            if run in self._replicas.get(key, {})
-        }
+        self._fitted = {at: fitted for at, fitted in self._fitted.items() if self._fits.has(*at)}
 
     def _count(self, counted: Mapping[str, int]) -> None:
         """Add up what the gateway counts; a count that is less than before has begun again at 0."""
@@ -114,7 +108,7 @@ class AdapterWatch:
         return {key: self._tried(key) for key in self._names}
 
     def _tried(self, key: str) -> frozenset[str]:
-        fitted = [self._of(key, run) for run in self._replicas.get(key, {})]
+        fitted = [self._of(key, run) for run in self._fits.replicas.get(key, {})]
         answered = [
             fitted_replica
             for fitted_replica in fitted
@@ -133,7 +127,9 @@ class AdapterWatch:
     def _of(self, key: str, run: Run) -> _Fitted | None:
         """Return what the replica has done since it is to have what it is to have now."""
         fitted = self._fitted.get((key, run))
-        return fitted if fitted and fitted.adapters == self._replicas[key][run].adapters else None
+        return (
+            fitted if fitted and fitted.adapters == self._fits.replicas[key][run].adapters else None
+        )
 
     @property
     def reports(self) -> Mapping[str, tuple[AdapterReport, ...]]:
@@ -141,7 +137,7 @@ class AdapterWatch:
         return {key: self._reports(key) for key in self._names}
 
     def _reports(self, key: str) -> tuple[AdapterReport, ...]:
-        runs = self._replicas.get(key, {})
+        runs = self._fits.replicas.get(key, {})
         fitted_replicas = [
             fitted_replica for run in runs if (fitted_replica := self._of(key, run)) is not None
         ]
@@ -164,24 +160,17 @@ class AdapterWatch:
         )
 
     def look(self) -> None:
-        """Begin to ask each replica that lacks an adapter, or has one too many."""
-        now_s = time.monotonic()
-        for key, replicas in self._replicas.items():
-            if now_s < self._questions.rests_until_s(key):
-                continue
-            for run, replica in replicas.items():
-                if self._is_due(key, run, now_s):
-                    self._questions.begin(key, run, replica)
+        """Begin to tell each replica that lacks an adapter, or has one too many."""
+        self._fits.look()
 
-    def _is_due(self, key: str, run: Run, now_s: float) -> bool:
+    def _due(self, key: str, run: Run, replica: Replica, now_s: float) -> Replica | None:
+        """Return the replica if it is to be told."""
         fitted = self._of(key, run)
-        return fitted is None or (fitted.refused != {} and now_s - fitted.at_s >= _AGAIN_S)
+        is_settled = fitted is not None and (fitted.refused == {} or now_s - fitted.at_s < _AGAIN_S)
+        return None if is_settled else replica
 
-    def _heard(
-        self, key: str, run: Run, replica: Replica, refused: Mapping[str, str] | None
-    ) -> None:
-        if run in self._replicas.get(key, {}):
-            self._fitted[key, run] = _Fitted(replica.adapters, refused, time.monotonic())
+    def _heard(self, key: str, run: Run, told: Replica, refused: Mapping[str, str] | None) -> None:
+        self._fitted[key, run] = _Fitted(told.adapters, refused, time.monotonic())
 
 
 def _replicas(service_plan: ServicePlan, state: State) -> Iterator[tuple[Run, Replica]]:

@@ -30,6 +30,7 @@ from slicewise.launcher.probing.prober import (
     Replica,
     engine_metrics,
     fit_adapters,
+    fit_models,
     probe,
     statistics,
 )
@@ -39,6 +40,7 @@ from slicewise.launcher.process.daemon_calls import DaemonCalls
 from slicewise.launcher.process.fair_queues import ORDER_EVERY_S, FairQueues
 from slicewise.launcher.process.leadership import leadership, own_store
 from slicewise.launcher.process.metrics import Metrics
+from slicewise.launcher.process.model_watch import ModelWatch
 from slicewise.launcher.process.reporter import ServiceReporter
 from slicewise.launcher.process.saved_state import SavedRows, SavedState
 from slicewise.launcher.process.saved_state import saved_curves as kept_curves
@@ -81,7 +83,7 @@ _POST_EVERY_S = 0.15
 _RENEW_EVERY_S = 0.5
 """Seconds between two questions for tokens of limits."""
 FIT_EVERY_S = 0.5
-"""Seconds between two looks at which replicas lack an adapter."""
+"""Seconds between two looks at which replicas lack an adapter or a model."""
 TELL_EVERY_S = 1.0
 """Seconds between two updates of what users can see of their services."""
 _ANY_GROUP = (
@@ -134,6 +136,7 @@ async def _serve(
         statistics=StatisticsSocket(directory, ServiceStatistics(partial(statistics, directory))),
         tokens=TokenWatch(partial(engine_metrics, directory), usage.counted),
         adapters=AdapterWatch(partial(fit_adapters, directory)),
+        models=ModelWatch(partial(fit_models, directory)),
         usage=usage,
         renew=partial(renew, daemon, runtime, usage.unposted),
         fair_queues=FairQueues(settings.ledger.output_weights),
@@ -189,6 +192,7 @@ class Launcher:
         statistics: StatisticsSocket | None = None,
         tokens: TokenWatch | None = None,
         adapters: AdapterWatch | None = None,
+        models: ModelWatch | None = None,
         usage: UsageWatch | None = None,
         renew: Callable[[], Awaitable[None]] | None = None,
         fair_queues: FairQueues | None = None,
@@ -213,6 +217,7 @@ class Launcher:
         self._statistics = statistics
         self._tokens = tokens or TokenWatch(_never)
         self._adapters = adapters or AdapterWatch(_never)
+        self._models = models or ModelWatch(_never)
         self._usage = usage or UsageWatch()
         self._starts = StartWatch()
         self._renew = renew
@@ -245,6 +250,7 @@ class Launcher:
             self.serve_statistics: SIDE_EVERY_S,
             self.time_tokens: SIDE_EVERY_S,
             self.fit_adapters: FIT_EVERY_S,
+            self.fit_models: FIT_EVERY_S,
             self.order_queues: ORDER_EVERY_S,
         }
         beside = [asyncio.create_task(_repeat(step, every_s)) for step, every_s in steps.items()]
@@ -317,6 +323,7 @@ class Launcher:
             tokens=self._tokens.counts,
             loads=self._tokens.loads,
             adapters=self._adapters.tried,
+            models=self._models.models,
             starts=self._starts.heard,
             adapter_reports=self._adapters.reports,
             old_engines=self._replicas.old_engines,
@@ -333,6 +340,9 @@ class Launcher:
             self._tokens.turned(turned.plan, turned.state)
             self._usage.turned(turned.state)
             self._adapters.turned(turned.plan, turned.state, turned.requests)
+            self._models.turned(turned.plan, turned.state)
+            # Requests may wait for a model that a replica is to load.
+            self._models.look()
             self._fair_queues.turned(turned.plan)
             self._metrics.counted(self._adapters.requests)
             if self._statistics is not None:
@@ -493,6 +503,11 @@ class Launcher:
         """Let replicas load and unload adapters, where their service says others."""
         if self._leader.leads():
             self._adapters.look()
+
+    async def fit_models(self) -> None:
+        """Let replicas of pools load and unload models, where the plan says others."""
+        if self._leader.leads():
+            self._models.look()
 
     async def order_queues(self) -> None:
         """Tell the gateway what requests count where those who share a service wait."""

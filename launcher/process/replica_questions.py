@@ -37,6 +37,12 @@ class ReplicaQuestions(Generic[_Answer]):
         """Forget what tenants have taken that are not among these."""
         self._tenants = {name: tenant for name, tenant in self._tenants.items() if name in tenants}
 
+    def end_others(self, is_there: Callable[[str, Run], bool]) -> None:
+        """End questions to replicas that have gone: some answers take minutes."""
+        for (key, run), question in self._open.items():
+            if not is_there(key, run):
+                question.cancel()
+
     def rests_until_s(self, key: str) -> float:
         """Return when the replicas of ``tenant/service`` may be asked, by the monotonic clock."""
         return self._share(key).rests_until_s

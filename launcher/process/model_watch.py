@@ -1,0 +1,160 @@
+"""Lets replicas of pools load and unload models as the plan says, and knows which they have."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from slicewise.launcher.probing.prober import Replica
+from slicewise.launcher.process.replica_fits import ReplicaFits
+from slicewise.launcher.process.saved_statistics import Run
+from slicewise.launcher.process.statistics import replicas_of
+from slicewise.launcher.rules.engines.engine import PooledEngine
+from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.launcher.rules.pools.types import ReplicaModels
+from slicewise.launcher.rules.turn.plan import TurnPlan
+from slicewise.launcher.rules.turn.pools import AGAIN_S
+from slicewise.launcher.rules.turn.service import ServicePlan
+from slicewise.launcher.rules.turn.state import ServiceState, State
+
+_SELDOM_S = 30.0
+"""Seconds after which a replica is asked again that has what it is to have: it may have lost it."""
+_ANSWERS_S = 2.0
+"""Seconds after which one is asked again that did not answer."""
+Fit = Callable[[Replica], Awaitable[ReplicaModels | None]]
+
+
+@dataclass(frozen=True)
+class _Report:
+    """What a replica was told, and has said of its models.
+
+    Attributes:
+        told: what it was told last.
+        at_s: when it answered that or did not, in seconds of a clock that nothing sets.
+        is_silent: whether it did not.
+        models: what it has said until now; None if it has never answered.
+        refused_s: when it refused each model, by the same clock.
+    """
+
+    told: Replica
+    at_s: float
+    is_silent: bool
+    models: ReplicaModels | None = None
+    refused_s: Mapping[str, float] = field(default_factory=dict)
+
+    def refused(self, now_s: float) -> Mapping[str, str]:
+        """Why it has refused models lately."""
+        refused = {} if self.models is None else self.models.refused
+        return {
+            model: why for model, why in refused.items() if now_s - self.refused_s[model] < AGAIN_S
+        }
+
+
+class ModelWatch:
+    """Knows which models each replica of a pool has, while this launcher leads."""
+
+    def __init__(self, fit: Fit) -> None:
+        """``fit`` is ``slicewise.launcher.probing.prober.fit_models``."""
+        self._fits = ReplicaFits(fit, self._due, self._heard)
+        self._plans: Mapping[str, ServicePlan] = {}
+        self._reports: dict[tuple[str, Run], _Report] = {}
+
+    def turned(self, plan: TurnPlan, state: State) -> None:
+        """Take over which replicas are to have which models.
+
+        Of a service that is not decided in this turn all stays as it was.
+        """
+        plans = {key: service for key, service in self._plans.items() if key in state}
+        plans |= {service.service: service for service in plan.services}
+        self._plans = {key: plan for key, plan in plans.items() if plan.spec.pool is not None}
+        replicas = {
+            key: dict(_replicas(service, state[key])) for key, service in self._plans.items()
+        }
+        self._fits.turned(replicas, state)
+        runs = {(key, run) for key in self._plans for run in _runs(state[key])}
+        self._reports = {at: report for at, report in self._reports.items() if at in runs}
+
+    def look(self) -> None:
+        """Begin to tell each replica that is to load or unload a model, and ask the others."""
+        self._fits.look()
+
+    @property
+    def models(self) -> Mapping[Run, ReplicaModels]:
+        """What replicas have said of models, by run."""
+        now_s = time.monotonic()
+        return {
+            run: replace(report.models, refused=report.refused(now_s))
+            for (_, run), report in self._reports.items()
+            if report.models is not None
+        }
+
+    def _due(self, key: str, run: Run, replica: Replica, now_s: float) -> Replica | None:
+        """Return what to tell a replica: at once what is new or lacks, else now and then."""
+        report = self._reports.get((key, run))
+        if report is None:
+            return replica
+        told = replace(replica, models=replica.models - report.refused(now_s).keys())
+        if told != report.told:
+            return told
+        waits_s = _ANSWERS_S if report.is_silent else _SELDOM_S
+        lacks = (
+            report.models is not None and not report.is_silent and told.models - report.models.ready
+        )
+        return told if lacks or now_s - report.at_s >= waits_s else None
+
+    def _heard(self, key: str, run: Run, told: Replica, answer: ReplicaModels | None) -> None:
+        now_s = time.monotonic()
+        report = self._reports.get((key, run)) or _Report(told, now_s, is_silent=True)
+        self._reports[key, run] = (
+            replace(report, told=told, at_s=now_s, is_silent=True)
+            if answer is None
+            else _later(report, told, answer, now_s)
+        )
+
+
+def _later(report: _Report, told: Replica, answer: ReplicaModels, now_s: float) -> _Report:
+    """Add an answer to what the replica has said before.
+
+    What a launcher before this one has let it load counts once.
+    """
+    before = report.models or ReplicaModels(loads=len(answer.ready) - answer.loads)
+    refused = {**report.refused(now_s), **answer.refused}
+    refused = {model: why for model, why in refused.items() if model not in answer.ready}
+    refused_s = {model: report.refused_s.get(model, now_s) for model in refused}
+    models = ReplicaModels(
+        answer.ready,
+        refused,
+        before.loads + answer.loads,
+        {**before.load_s, **answer.load_s},
+    )
+    refused_s |= dict.fromkeys(answer.refused, now_s)
+    return _Report(told, now_s, is_silent=False, models=models, refused_s=refused_s)
+
+
+def _runs(service_state: ServiceState) -> Iterator[Run]:
+    for array, generation in service_state.generations.items():
+        for index, verified in generation.verified.items():
+            yield array, index, verified.run.start_s
+
+
+def _replicas(
+    service_plan: ServicePlan, service_state: ServiceState
+) -> Iterator[tuple[Run, Replica]]:
+    """Yield the replicas that can be told, with what they are to have."""
+    engines = {engine.group: engine for engine in ENGINES.values()}
+    engine = engines.get(service_plan.route.group)
+    if not isinstance(engine, PooledEngine):
+        return
+    spec = service_plan.spec
+    for run, replica in replicas_of(service_state, engine):
+        models = service_plan.models.get(run[:2])
+        if models is not None:
+            yield (
+                run,
+                replace(
+                    replica,
+                    model=spec.model,
+                    service=spec.name,
+                    models=models,
+                    load_timeout_s=spec.start_timeout_s,
+                ),
+            )

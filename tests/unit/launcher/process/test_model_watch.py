@@ -1,0 +1,207 @@
+"""Tests which replicas are told which models, and what is known of them then."""
+
+import asyncio
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from slicewise.launcher.probing.prober import Replica
+from slicewise.launcher.process.model_watch import ModelWatch
+from slicewise.launcher.rules.gateway.types import Endpoint
+from slicewise.launcher.rules.pools.types import ReplicaModels
+from slicewise.launcher.rules.turn.endpoints import ReplicaRun, Verified
+from slicewise.launcher.rules.turn.state import GenerationState, ServiceState
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+ARRAY = 7
+RUN = (ARRAY, 0, 5)
+MODELS = ("own", "a", "b")
+
+
+class Server:
+    """A replica that loads one model at a time, as ``fit_models`` lets it."""
+
+    def __init__(self) -> None:
+        self.ready = frozenset({"own"})
+        self.refuses: dict[str, str] = {}
+        self.is_silent = False
+        self.told: list[Replica] = []
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+
+    async def fit(self, replica: Replica) -> ReplicaModels | None:
+        self.told.append(replica)
+        await self.goes_on.wait()
+        if self.is_silent:
+            return None
+        self.ready &= replica.models | {replica.model}
+        for model in sorted(replica.models - self.ready):
+            if model in self.refuses:
+                return ReplicaModels(self.ready, refused={model: self.refuses[model]})
+            self.ready |= {model}
+            return ReplicaModels(self.ready, loads=1, load_s={model: 2.5})
+        return ReplicaModels(self.ready)
+
+
+class Pool:
+    """A pool of which one replica runs, at times that a test says."""
+
+    def __init__(self, *, group: str = "triton") -> None:
+        self.server = Server()
+        self.watch = ModelWatch(self.server.fit)
+        self.group = group
+
+    def wants(self, *models: str, decided: bool = True, runs: bool = True) -> None:
+        endpoint = Endpoint("10.0.0.1", 1, 2, "C")
+        verified = {0: Verified(ReplicaRun(RUN[2], 5, endpoint), 1.0)} if runs else {}
+        state = {
+            f"nlp/{model}": ServiceState(
+                None, {ARRAY: GenerationState(verified=verified if model == "own" else {})}
+            )
+            for model in MODELS
+        }
+        placement = {(ARRAY, 0): frozenset({"own", *models})}
+        services = [
+            SimpleNamespace(
+                service=f"nlp/{model}",
+                array_job_id=ARRAY,
+                spec=SimpleNamespace(
+                    name=model,
+                    model=model,
+                    pool="small",
+                    start_timeout_s=600,
+                ),
+                route=SimpleNamespace(group=self.group),
+                models=placement if model == "own" else {},
+            )
+            for model in MODELS
+            if decided
+        ]
+        plan: Any = SimpleNamespace(services=services)
+        self.watch.turned(plan, state)
+
+    async def looks(self, at_s: float = 0.0, times: int = 4) -> None:
+        with patch("time.monotonic", lambda: at_s):
+            for _ in range(times):
+                self.watch.look()
+                for _ in range(10):
+                    await asyncio.sleep(0)
+
+    def heard(self, at_s: float = 0.0) -> Mapping[Any, ReplicaModels]:
+        with patch("time.monotonic", lambda: at_s):
+            return self.watch.models
+
+
+async def test_a_replica_loads_what_it_lacks_one_after_the_other_and_is_asked_seldom_then():
+    pool = Pool()
+    pool.wants("a", "b")
+    assert pool.heard() == {}
+    await pool.looks(times=1)
+    assert pool.heard() == {RUN: ReplicaModels(frozenset({"own", "a"}), loads=2, load_s={"a": 2.5})}
+    await pool.looks(29.0)
+    assert pool.heard() == {
+        RUN: ReplicaModels(frozenset({"own", "a", "b"}), loads=3, load_s={"a": 2.5, "b": 2.5})
+    }
+    assert [told.load_timeout_s for told in pool.server.told] == [600, 600]
+    # A server that has lost a model is seen, and loads it again.
+    pool.server.ready -= {"b"}
+    await pool.looks(58.0)
+    assert len(pool.server.told) == 2
+    await pool.looks(59.0)
+    assert pool.heard()[RUN].loads == 4
+    assert len(pool.server.told) == 3
+
+
+async def test_what_is_to_go_is_told_at_once():
+    pool = Pool()
+    pool.wants("a")
+    await pool.looks()
+    pool.wants("b")
+    await pool.looks(1.0)
+    assert pool.server.told[-1].models == {"own", "b"}
+    assert pool.heard()[RUN].ready == {"own", "b"}
+
+
+async def test_what_was_known_stays_while_a_model_is_loaded_and_the_next_order_waits():
+    pool = Pool()
+    pool.wants("a")
+    await pool.looks()
+    before = pool.heard()
+    pool.server.goes_on.clear()
+    pool.wants("b")
+    await pool.looks(1.0)
+    pool.wants("a")
+    await pool.looks(2.0)
+    assert pool.heard() == before
+    assert len(pool.server.told) == 2
+    pool.server.goes_on.set()
+    await pool.looks(3.0)
+    assert pool.server.told[-1].models == {"own", "a"}
+    assert pool.heard()[RUN].ready == {"own", "a"}
+
+
+async def test_a_model_that_is_refused_is_tried_again_after_a_minute_and_keeps_no_other_back():
+    pool = Pool()
+    pool.server.refuses = {"a": "no weights"}
+    pool.wants("a", "b")
+    await pool.looks()
+    assert pool.heard() == {
+        RUN: ReplicaModels(frozenset({"own", "b"}), {"a": "no weights"}, 2, {"b": 2.5})
+    }
+    pool.server.refuses = {}
+    pool.wants("b")
+    await pool.looks(20.0)
+    pool.wants("a", "b")
+    await pool.looks(50.0)
+    assert pool.heard(50.0)[RUN].refused == {"a": "no weights"}
+    assert "a" not in pool.server.ready
+    assert pool.heard(60.0)[RUN].refused == {}
+    await pool.looks(60.0)
+    assert pool.heard(60.0)[RUN] == ReplicaModels(
+        frozenset({"own", "a", "b"}), {}, 3, {"a": 2.5, "b": 2.5}
+    )
+
+
+async def test_a_silent_replica_is_asked_again_soon_and_keeps_what_it_has_said():
+    pool = Pool()
+    pool.server.is_silent = True
+    pool.wants("a")
+    await pool.looks()
+    await pool.looks(1.0)
+    assert (pool.heard(), len(pool.server.told)) == ({}, 1)
+    pool.server.is_silent = False
+    await pool.looks(2.0)
+    assert pool.heard()[RUN].ready == {"own", "a"}
+    pool.server.is_silent = True
+    await pool.looks(40.0)
+    await pool.looks(41.0)
+    assert (pool.heard()[RUN].ready, len(pool.server.told)) == ({"own", "a"}, 3)
+
+
+async def test_what_is_known_outlasts_a_turn_that_does_not_decide_and_ends_with_the_run():
+    pool = Pool()
+    pool.wants("a")
+    await pool.looks()
+    models = pool.heard()
+    pool.wants(decided=False)
+    await pool.looks(1.0)
+    assert (pool.heard(), len(pool.server.told)) == (models, 1)
+    pool.server.goes_on.clear()
+    pool.wants("b")
+    await pool.looks(2.0)
+    pool.wants("b", runs=False)
+    pool.server.goes_on.set()
+    await pool.looks(3.0)
+    assert pool.heard() == {}
+    assert pool.server.ready == {"own", "a"}
+
+
+async def test_replicas_of_another_engine_are_told_nothing():
+    pool = Pool(group="vllm")
+    pool.wants("a")
+    await pool.looks()
+    assert pool.server.told == []
