@@ -184,6 +184,8 @@ class ServiceView(Message):
     """Whether the launcher has sent desired slots of this generation: the service's address leads
     to it.
     """
+    memory_mib: int | None = None
+    """Memory of one of a replica's GPUs; None where no source gives it."""
 
 
 MOST_AVOIDED = 16

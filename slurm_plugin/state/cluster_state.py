@@ -396,7 +396,7 @@ class ClusterState:
         self._newest_monotonic_s = began_monotonic_s
         self.bar(self.barred)
         self.gave_way = gave_way(self.gave_way, before.jobs, seen.jobs, int(seen.at_s))
-        service_views = services(seen, self._settings.costs)
+        service_views = services(seen, self._settings.costs, self._settings.memory_mib)
         self._notice_unadmitted()
         self._follow(service_views)
         self._publish(service_views, complete=True)

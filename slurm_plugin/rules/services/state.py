@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from slicewise.cluster.language.jobs import (
     ALLOTTED,
@@ -107,8 +108,15 @@ def tokens(jobs: Iterable[JobView], since_s: float) -> frozenset[str]:
     return frozenset(tag.token for tag in tags if tag is not None)
 
 
-def services(observation: Observation, costs: Mapping[str, Millislices]) -> tuple[ServiceView, ...]:
-    """Every living service with a readable script, ordered by array job id."""
+def services(
+    observation: Observation,
+    costs: Mapping[str, Millislices],
+    memory_mib: Mapping[str, int | None] = MappingProxyType({}),
+) -> tuple[ServiceView, ...]:
+    """Every living service with a readable script, ordered by array job id.
+
+    ``memory_mib`` is what a process sees of a GPU, by GRES type.
+    """
     arrays = service_arrays(observation.jobs)
     jobs_by_array: dict[int, list[JobView]] = defaultdict(list)
     for job in observation.jobs:
@@ -118,7 +126,7 @@ def services(observation: Observation, costs: Mapping[str, Millislices]) -> tupl
         node.name: _Place(node, run_cost(node.gpus_allotted, costs)) for node in observation.nodes
     }
     views = (
-        _service(array, tag, jobs_by_array[array], observation, costs, places=places)
+        _service(*(array, tag, jobs_by_array[array], observation, costs, memory_mib), places=places)
         for array, tag in sorted(arrays.items())
         if array in observation.directives
     )
@@ -147,6 +155,7 @@ def _service(
     jobs: Sequence[JobView],
     observation: Observation,
     costs: Mapping[str, Millislices],
+    memory_mib: Mapping[str, int | None],
     *,
     places: Mapping[str, _Place],
 ) -> ServiceView | None:
@@ -155,6 +164,7 @@ def _service(
     if (directives.get("tenant"), directives.get("name")) != (tag.tenant, tag.service):
         return None
     gpus = next((job.gpus for job in jobs if job.gpus), {})
+    profile = next(iter(gpus), "")
     return ServiceView(
         array_job_id=array,
         tenant=tag.tenant,
@@ -162,11 +172,12 @@ def _service(
         user=jobs[0].user,
         submit_s=min(job.submit_s or 0 for job in jobs),
         directives=dict(directives),
-        profile=next(iter(gpus), ""),
+        profile=profile,
         # Where users may change waiting slots, a cheap one does not stand for all.
         cost_millislices=max(run_cost(job.gpus, costs) for job in jobs),
         slots=_slots(jobs, directives, observation, places),
         directory=observation.directories.get(array, ""),
+        memory_mib=memory_mib.get(profile),
     )
 
 

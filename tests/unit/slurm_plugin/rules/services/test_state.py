@@ -64,6 +64,15 @@ def slots_of(observation: Observation) -> list[SlotView]:
     return list(service.slots)
 
 
+def test_a_service_says_how_much_memory_a_gpu_of_its_replicas_has_where_that_is_told() -> None:
+    seen = look(untouched(0))
+    gres_type = next(iter(ARRAY.gpus))
+    (service,) = decide.services(seen, COSTS, {gres_type: 9984, "other": 1})
+    (unknown,) = decide.services(seen, COSTS, {gres_type: None})
+    (untold,) = decide.services(seen, COSTS)
+    assert [view.memory_mib for view in (service, unknown, untold)] == [9984, None, None]
+
+
 BATCH = a_job(7)
 
 
