@@ -126,11 +126,15 @@ def services(
         node.name: _Place(node, run_cost(node.gpus_allotted, costs)) for node in observation.nodes
     }
     views = (
-        _service(*(array, tag, jobs_by_array[array], observation, costs, memory_mib), places=places)
+        _service(array, tag, jobs_by_array[array], observation, costs, places=places)
         for array, tag in sorted(arrays.items())
         if array in observation.directives
     )
-    return tuple(view for view in views if view is not None)
+    return tuple(
+        view.model_copy(update={"memory_mib": memory_mib.get(view.profile)})
+        for view in views
+        if view is not None
+    )
 
 
 def living(
@@ -155,7 +159,6 @@ def _service(
     jobs: Sequence[JobView],
     observation: Observation,
     costs: Mapping[str, Millislices],
-    memory_mib: Mapping[str, int | None],
     *,
     places: Mapping[str, _Place],
 ) -> ServiceView | None:
@@ -164,7 +167,6 @@ def _service(
     if (directives.get("tenant"), directives.get("name")) != (tag.tenant, tag.service):
         return None
     gpus = next((job.gpus for job in jobs if job.gpus), {})
-    profile = next(iter(gpus), "")
     return ServiceView(
         array_job_id=array,
         tenant=tag.tenant,
@@ -172,12 +174,11 @@ def _service(
         user=jobs[0].user,
         submit_s=min(job.submit_s or 0 for job in jobs),
         directives=dict(directives),
-        profile=profile,
+        profile=next(iter(gpus), ""),
         # Where users may change waiting slots, a cheap one does not stand for all.
         cost_millislices=max(run_cost(job.gpus, costs) for job in jobs),
         slots=_slots(jobs, directives, observation, places),
         directory=observation.directories.get(array, ""),
-        memory_mib=memory_mib.get(profile),
     )
 
 
