@@ -270,6 +270,7 @@ class ServiceReport(Message):
         desired_replicas: number of replicas; ``reason``: why this number.
         ready: slots of replicas that get requests and pass their health checks.
         draining: slots of replicas that only finish the requests that they have.
+        shared_replicas: replicas of other services of its pool that serve it.
         failed_starts: starts of the newest generation that failed in a row.
         next_start_s: Unix seconds before which no other start is tried; None if none has failed.
         is_unpaid: whether a budget is used up, so that no replica can start.
@@ -302,6 +303,7 @@ class ServiceReport(Message):
     reason: str = Field(max_length=500, pattern=r"^[ -~]*$")
     ready: tuple[SlotPlace, ...] = ()
     draining: tuple[SlotPlace, ...] = ()
+    shared_replicas: int = 0
     failed_starts: int = 0
     next_start_s: float | None = None
     is_unpaid: bool = False

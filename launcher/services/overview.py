@@ -234,7 +234,7 @@ class ServiceObservation:
             return "failing"
         if self.outdated:
             return "rolling"
-        if ready:
+        if ready or (self.report is not None and self.report.shared_replicas):
             return "ready"
         return self._without_replica
 

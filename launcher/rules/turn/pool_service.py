@@ -206,4 +206,10 @@ def _sharing(
     )
     arrays = {view.array_job_id for view in sight.look.views}
     models = {place: names for place, names in shared.models.items() if place[0] in arrays}
-    return replace(plan, route=route, models=models, members=tuple(sorted(sights)))
+    return replace(
+        plan,
+        route=route,
+        models=models,
+        members=tuple(sorted(sights)),
+        shared_replicas=sum(mode is ServerMode.READY for mode in others.values()),
+    )

@@ -60,6 +60,7 @@ def service_report(
         reason=note((unrouted, plan.decision.reason) if unrouted else (plan.decision.reason,)),
         ready=_places(s for s in plan.slots if s.phase is Phase.SERVING and s.up),
         draining=_places(s for s in plan.slots if s.phase is Phase.DRAINING or s.is_drained),
+        shared_replicas=plan.shared_replicas,
         failed_starts=backoff.failures,
         next_start_s=backoff.until_s or None,
         is_unpaid=plan.is_unpaid,

@@ -105,6 +105,7 @@ class ServicePlan:
         models: of a service in a pool, the models that each of its ready replicas is to have.
         members: the services with which it shares replicas, itself among them, by
             ``tenant/service``; none without a pool.
+        shared_replicas: replicas of the others that serve it.
     """
 
     array_job_id: int
@@ -128,6 +129,7 @@ class ServicePlan:
     fits: frozenset[int] = frozenset()
     models: Placement = field(default_factory=dict, hash=False)
     members: tuple[str, ...] = ()
+    shared_replicas: int = 0
 
     @property
     def desired(self) -> frozenset[int] | None:

@@ -75,7 +75,7 @@ def _condition(
     )
     if any(slot.state in _UNDER_WAY for slot in older):
         return "rolling"
-    if ready:
+    if ready or (report is not None and report.shared_replicas):
         return "ready"
     if report is not None and report.is_unpaid:
         return "unpaid"

@@ -1,0 +1,170 @@
+"""Many small models of one tenant on few slices: real Tritons that load and unload them."""
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+from quotas import until_in_force
+from service_status import services, until_routed
+from waiting import PATIENCE_S, until
+
+from slicewise.sandbox.cluster import Sandbox
+
+pytestmark = pytest.mark.integration
+
+MODELS, SLICES, SEED = 20, 3, 20_261_130
+CRASHES = 13
+"""A number that ends the process of the model that is asked with it."""
+MODEL = """\
+import os
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "VALUE").as_numpy()
+            if value[0] == {crashes}:
+                os._exit(1)
+            made = pb_utils.Tensor("MADE", value * 1000 + {number})
+            answers.append(pb_utils.InferenceResponse([made]))
+        return answers
+"""
+CONFIG = """\
+backend: "python"
+input [ { name: "VALUE" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "MADE" data_type: TYPE_INT32 dims: [ 1 ] } ]
+instance_group [ { kind: KIND_CPU } ]
+"""
+FILE = """\
+[service]
+name = "{name}"
+tenant = "nlp"
+pool = "small"
+model_repository = {models}
+model = "{name}"
+model_mib = 3000
+profile = "1g.18gb"
+max_replicas = 1
+keep_alive_s = 30
+max_queue_s = 30
+memory_mib = 512
+"""
+
+
+def name_of(number: int) -> str:
+    return f"m{number:02}"
+
+
+class Pool:
+    """Twenty services of bob's in one pool, of which a slice has memory for five."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.models = sandbox.layout.models / "small"
+        self.home = sandbox.layout.home / sandbox.state.users["bob"].name
+        self.names = [name_of(number) for number in range(MODELS)]
+
+    def publish(self) -> None:
+        for number, name in enumerate(self.names):
+            version = self.models / name / "1"
+            version.mkdir(parents=True)
+            (version / "model.py").write_text(MODEL.format(crashes=CRASHES, number=number))
+            (self.models / name / "config.pbtxt").write_text(CONFIG)
+        for path in (self.models, *self.models.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+    def apply(self) -> None:
+        for name in self.names:
+            file = self.home / f"{name}.toml"
+            file.write_text(FILE.format(name=name, models=json.dumps(str(self.models))))
+            self.sandbox.run("bob", ("slicewise", "service", "apply", str(file)))
+        for name in self.names:
+            until_routed(self.sandbox, f"nlp/{name}")
+
+    def delete(self) -> None:
+        for name in self.names:
+            command = ("slicewise", "service", "delete", f"nlp/{name}", "--now")
+            self.sandbox.run("bob", command, check=False)
+        until(lambda: not {f"nlp/{name}" for name in self.names} & services(self.sandbox).keys())
+
+    def running(self) -> int:
+        command = ("squeue", "--me", "-h", "-t", "R,CG", "-o", "%i")
+        return len(self.sandbox.run("bob", command).stdout.split())
+
+    async def ask(self, session: aiohttp.ClientSession, number: int, value: int) -> int:
+        """Return the status; with 200 the answer is that model's."""
+        url = f"{self.sandbox.layout.gateway_url}/nlp/{name_of(number)}/v2/models"
+        tensor = {"name": "VALUE", "shape": [1], "datatype": "INT32", "data": [value]}
+        body: dict[str, Any] = {"inputs": [tensor]}
+        async with session.post(f"{url}/{name_of(number)}/infer", json=body) as answer:
+            if answer.status == 200:
+                (made,) = (await answer.json())["outputs"][0]["data"]
+                assert made == value * 1000 + number
+            return answer.status
+
+
+@pytest.fixture(scope="module")
+def pool(sandbox: Sandbox) -> Iterator[Pool]:
+    sandbox.run("root", ("slicewise", "tenant-quota", "set", "nlp", "--nominal", str(SLICES)))
+    until_in_force(sandbox, "nlp")
+    services_of_bob = Pool(sandbox)
+    services_of_bob.publish()
+    services_of_bob.apply()
+    yield services_of_bob
+    services_of_bob.delete()
+
+
+def client() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2 * PATIENCE_S))
+
+
+@pytest.mark.promise("Services of a pool share replicas: many models on few slices, none failed.")
+async def test_twenty_models_share_three_slices(pool: Pool) -> None:
+    draw, statuses, most = random.Random(SEED), Counter[int](), 0  # noqa: S311
+    weights = [1 / (rank + 1) for rank in range(MODELS)]
+
+    async def arrive(session: aiohttp.ClientSession, number: int) -> None:
+        statuses[await pool.ask(session, number, draw.randrange(100, 1000))] += 1
+
+    async with client() as session:
+        requests = []
+        # Each is asked once at least, the first ones often.
+        numbers = [*range(MODELS), *draw.choices(range(MODELS), weights, k=200)]
+        draw.shuffle(numbers)
+        for number in numbers:
+            requests.append(asyncio.create_task(arrive(session, number)))
+            await asyncio.sleep(draw.expovariate(10))
+            if len(requests) % 40 == 0:
+                most = max(most, await asyncio.to_thread(pool.running))
+        await asyncio.gather(*requests)
+    assert statuses == {200: len(numbers)}
+    assert 1 <= max(most, pool.running()) <= SLICES
+
+
+async def test_a_model_that_crashes_costs_no_other_model_a_request(pool: Pool) -> None:
+    async with client() as session:
+        for number in (0, 1):
+            assert await pool.ask(session, number, 1) == 200
+        others = [asyncio.create_task(pool.ask(session, 0, value)) for value in range(20, 60)]
+        assert await pool.ask(session, 1, CRASHES) >= 500
+        assert await asyncio.gather(*others) == [200] * 40
+        assert await pool.ask(session, 0, 3) == 200
+        # Triton starts its process again, or the launcher loads it again.
+        for _ in range(60):
+            if await pool.ask(session, 1, 4) == 200:
+                break
+            await asyncio.sleep(1)
+        assert await pool.ask(session, 1, 5) == 200
+
+
+def test_all_that_was_started_is_given_back(pool: Pool) -> None:
+    until(lambda: pool.running() == 0)
