@@ -151,7 +151,7 @@ def _reported(service: ServiceObservation, report: ServiceReport) -> Iterable[tu
     yield "desired", Text(f"{counted(report.desired_replicas, 'replica')}: {report.reason}")
     if report.shared_replicas:
         count = counted(report.shared_replicas, "replica")
-        yield "pool", Text(f"{count} of other services of its pool serve it, too")
+        yield "pool", Text(f"served by {count} of other services of its pool")
     if report.starts:
         yield "last start", Text(_last_start(service, report.starts[-1]))
     if report.concurrency is not None:

@@ -19,14 +19,23 @@ class ModelWork:
         at_s: Unix seconds of the last look; 0 before the first.
         work: how many replicas its requests keep busy, on average.
         requests_per_s: how often it is asked, on average.
+        is_asked: whether it has requests.
+        waits_since_s: Unix seconds since when it has requests and none is in progress; 0 if one is.
         arrived: requests that the gateway had counted, in its backend ``counter``.
     """
 
     at_s: float = 0.0
     work: float = 0.0
     requests_per_s: float = 0.0
+    waits_since_s: float = 0.0
+    is_asked: bool = False
     arrived: int = 0
     counter: str = ""
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds for which all its requests have waited."""
+        return self.at_s - self.waits_since_s if self.waits_since_s else 0.0
 
 
 def model_work(before: ModelWork, load: Load, concurrency: int, now_s: float) -> ModelWork:
@@ -45,6 +54,8 @@ def model_work(before: ModelWork, load: Load, concurrency: int, now_s: float) ->
         now_s,
         0.0 if not load.total and before.work < _NONE else before.work * kept + work * (1 - kept),
         before.requests_per_s * faded + came / CHANCE_S,
+        (before.waits_since_s or now_s) if load.waiting and not load.in_flight else 0.0,
+        load.total > 0,
         load.arrived,
         load.counter,
     )

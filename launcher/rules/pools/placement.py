@@ -80,7 +80,9 @@ class _Pool:
         if len(self.having(name)) > 1:
             return True
         weaker = self.models[name]
-        return STRONGER * weaker.work < to.work if weaker.work else not weaker.is_kept
+        if weaker.is_asked:
+            return STRONGER * weaker.urgency < to.urgency
+        return not weaker.is_kept or to.is_asked
 
     def worth(self, names: Collection[str]) -> float:
         return sum(self._worth(name)[1] for name in names)
@@ -90,7 +92,7 @@ class _Pool:
         model = self.models[name]
         is_last = len(self.having(name)) == 1
         asked = model.requests_per_s * model.load_s / max(1, model.memory_mib)
-        return is_last and model.work > 0, model.work + asked if is_last else 0.0, name
+        return is_last and model.is_asked, model.urgency + asked if is_last else 0.0, name
 
     def add(self, replica: _Replica, model: PoolModel, evicted: Collection[str]) -> None:
         replica.models -= set(evicted)
@@ -113,9 +115,9 @@ class Placed:
 def place(models: Iterable[PoolModel], replicas: Iterable[PoolReplica]) -> Placed:
     """Choose the models of each replica; those that no service has any more are given up."""
     pool = _Pool(models, replicas)
-    needed = [model for model in pool.models.values() if model.work > 0 or model.is_kept]
+    needed = [model for model in pool.models.values() if model.is_asked or model.is_kept]
     unplaced = set[str]()
-    for model in sorted(needed, key=lambda model: (-model.work, model.model)):
+    for model in sorted(needed, key=lambda model: (-model.urgency, model.model)):
         if not pool.having(model.model) and not _placed(pool, model):
             unplaced.add(model.model)
     # Each change relieves the fullest replica by GAIN, so there are not many.
@@ -194,5 +196,5 @@ def _passed_on(pool: _Pool, fullest: _Replica, name: str) -> Iterable[tuple[floa
     left = pool.load(fullest) - pool.share(name) + share
     for other in pool.replicas:
         evicted = None if name in other.models else pool.evicted(other, model)
-        if evicted is not None and not any(pool.models[lost].work for lost in evicted):
+        if evicted is not None and not any(pool.models[lost].is_asked for lost in evicted):
             yield max(left, pool.load(other) + share), _Change(other, model, evicted)

@@ -28,12 +28,18 @@ class ReplicaModels:
     load_s: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
+PATIENCE_S = 10.0
+"""Seconds of waiting after which a model's work counts twice, then three times, and so on."""
+
+
 @dataclass(frozen=True)
 class PoolModel:
     """A model of a pool, as its placement sees it.
 
     Attributes:
-        work: how many replicas its requests keep busy now, in progress and waiting.
+        work: how many replicas its requests keep busy, in progress and waiting, on average.
+        is_asked: whether it has requests now.
+        waited_s: seconds for which all its requests have waited.
         memory_mib: memory that it takes in a replica; 0 is not known and counts as none.
         load_s: seconds that loading it takes.
         requests_per_s: how often it is asked, lately.
@@ -46,6 +52,13 @@ class PoolModel:
     load_s: float = 1.0
     requests_per_s: float = 0.0
     is_kept: bool = False
+    is_asked: bool = False
+    waited_s: float = 0.0
+
+    @property
+    def urgency(self) -> float:
+        """Its work, which counts the more the longer it waits: no model waits for ever."""
+        return self.work * (1 + self.waited_s / PATIENCE_S)
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,11 @@ def _service(state: ServiceState, step_s: float) -> ServiceState:
             key: _generation(generation, step_s) for key, generation in state.generations.items()
         },
         starts=moved(state.starts, step_s),
-        model_work=replace(state.model_work, at_s=_moved(state.model_work.at_s, step_s)),
+        model_work=replace(
+            state.model_work,
+            at_s=_moved(state.model_work.at_s, step_s),
+            waits_since_s=_moved(state.model_work.waits_since_s, step_s),
+        ),
     )
 
 

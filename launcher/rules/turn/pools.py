@@ -331,6 +331,8 @@ def _models(members: Iterable[Member], replicas: Sequence[_Replica]) -> Iterator
             max(loads_s, default=FIRST_LOAD_S),
             member.work.requests_per_s,
             member.is_kept,
+            member.work.is_asked,
+            member.work.waited_s,
         )
 
 

@@ -14,7 +14,8 @@ def a_replica(
 
 
 def a_model(name: str, work: float = 0.0, memory_mib: int = 40, **more: float) -> PoolModel:
-    return PoolModel(name, work, memory_mib, **more)
+    """Without work it has no requests."""
+    return PoolModel(name, work, memory_mib, is_asked=work > 0, **more)
 
 
 def placed(models: list[PoolModel], *replicas: PoolReplica) -> list[str]:
@@ -63,6 +64,17 @@ def test_neither_its_own_model_nor_one_in_use_makes_room():
 def test_a_model_with_much_more_work_takes_the_place_of_one_with_little():
     models = [a_model("used", 0.1), a_model("new", 3.0)]
     assert placed(models, a_replica(1, "a", "used")) == ["a new", "used"]
+
+
+def test_a_model_that_waits_long_takes_the_place_of_one_with_as_much_work():
+    models = [a_model("used", 0.5), a_model("new", 0.5, waited_s=15.0)]
+    assert placed(models, a_replica(1, "a", "used")) == ["a new", "used"]
+
+
+def test_what_has_no_request_now_makes_room_for_what_has():
+    often = PoolModel("often", 0.9, 40, requests_per_s=1.0)
+    assert placed([often, a_model("new", 0.1)], a_replica(1, "a", "often")) == ["a new"]
+    assert placed([often], a_replica(1, "a")) == ["a"]
 
 
 def test_a_model_that_no_replica_can_hold_has_no_room():

@@ -63,7 +63,7 @@ FULL = ServiceState(
             models={0: Told(1, {"bert": 7}, {"resnet": THEN_S + 24})},
         )
     },
-    model_work=ModelWork(THEN_S + 23, 0.5, 0.1, 1),
+    model_work=ModelWork(THEN_S + 23, 0.5, 0.1, THEN_S + 25, arrived=1),
 )
 
 
@@ -87,7 +87,7 @@ def test_every_time_moves_and_nothing_else():
     before = list(numbers(FULL))
     after = list(numbers(after_step({"t/a": FULL}, -3600.0)["t/a"]))
     assert after == [(name, n - 3600 * (n >= THEN_S)) for name, n in before]
-    assert len({n for _, n in before if n >= THEN_S}) == 25
+    assert len({n for _, n in before if n >= THEN_S}) == 26
 
 
 def test_the_example_has_every_time():
