@@ -14,7 +14,7 @@ from slicewise.cluster.rpc.message import Answer, Asks, DoneAnswer, Message, Req
 MOST_RECORDS = 300
 """Most records of one batch: with the longest names they fit into a request's body."""
 MOST_RUNS = 400
-"""Most runs of one message of engine counters."""
+"""Most runs of one message of engine counters, or hours of runs of pools."""
 MOST_SUBJECTS = 800
 """Most subjects of one request for allowances."""
 
@@ -129,6 +129,40 @@ class EngineCountersRequest(Request, Asks[DoneAnswer], post="engine-counters", a
     """The launcher: what engines have counted, as seen last. Of each run the largest is kept."""
 
     runs: tuple[EngineCounters, ...] = Field(max_length=MOST_RUNS)
+
+
+class PoolUse(Message):
+    """How much of an hour of a replica another service of its pool has used.
+
+    Attributes:
+        array_job_id, index, run_start_s: the replica's run.
+        service: whose requests they were, as OWNER/NAME.
+        hour_s: when the hour begins, in Unix seconds.
+        used_ms: milliseconds of the hour. A moment in which requests of several services were in
+            flight is theirs by their number.
+    """
+
+    array_job_id: int = Field(ge=0, lt=2**32)
+    index: int = Field(ge=0, lt=2**32)
+    run_start_s: int = Field(ge=0, lt=2**40)
+    service: str = Field(pattern=r"^[A-Za-z0-9_.@+-]{1,64}/[a-z0-9][a-z0-9-]{0,62}$")
+    hour_s: int = Field(ge=0, lt=2**40, multiple_of=3600)
+    used_ms: int = Field(ge=0, le=3_600_000)
+
+
+class PoolUsesRequest(Request, Asks[DoneAnswer], post="pool-uses", asker="launcher"):
+    """The launcher: how much of their hours replicas of pools have worked for other services.
+
+    Without an answer the same is sent again: of what one launcher says of an hour the largest
+    counts.
+
+    Attributes:
+        seen_by: the launcher's process, by a name that no other process ever has.
+        uses: all of each hour that this process has seen.
+    """
+
+    seen_by: Boot
+    uses: tuple[PoolUse, ...] = Field(max_length=MOST_RUNS)
 
 
 class AllowanceSubject(Message):

@@ -50,19 +50,23 @@ SELECT cluster, day, service, payer, person, key_id, requests, prompt_tokens,
 COMMENT ON VIEW slicewise.usage_costs
     IS 'Sums of usage by the day, with what each person and key is charged of services'' runs, in millislice-seconds.';
 
--- Of a share the tenant is charged, and the owner relieved; a tenant's tokens are its own matter.
+-- Of a share the tenant is charged, and the owner relieved; a tenant's tokens are its own matter, and
+-- so is which of its services used a pool.
 CREATE VIEW slicewise.statement_shares AS
 SELECT cluster, day, tenant, payer, service, token_millislice_s + idle_millislice_s AS shared,
        0::bigint AS relieved, 0::bigint AS requests, 0::bigint AS prompt_tokens,
-       0::bigint AS cached_prompt_tokens, 0::bigint AS output_tokens
+       0::bigint AS cached_prompt_tokens, 0::bigint AS output_tokens, 0::bigint AS pooled
   FROM slicewise.share_days WHERE tenant <> split_part(service, '/', 1)
  UNION ALL
 SELECT cluster, day, split_part(service, '/', 1), owner_payer, service, 0,
-       token_millislice_s + idle_millislice_s, 0, 0, 0, 0
+       token_millislice_s + idle_millislice_s, 0, 0, 0, 0, 0
   FROM slicewise.share_days WHERE tenant <> split_part(service, '/', 1)
  UNION ALL
 SELECT cluster, day, payer, payer, service, 0, 0, requests, prompt_tokens, cached_prompt_tokens,
-       output_tokens
-  FROM slicewise.usage_days;
+       output_tokens, 0
+  FROM slicewise.usage_days
+ UNION ALL
+SELECT cluster, day, tenant, payer, service, 0, 0, 0, 0, 0, 0, millislice_s
+  FROM slicewise.pool_days WHERE millislice_s <> 0;
 COMMENT ON VIEW slicewise.statement_shares
-    IS 'By the day: what tenants are charged and relieved of services'' runs, and what their requests used.';
+    IS 'By the day: what tenants are charged and relieved of services'' runs, what their requests used, and what of a tenant''s is another service''s of a pool.';

@@ -18,6 +18,7 @@ _PARTS = (
     "shares",
     "usage",
     "services",
+    "pools",
     "costs",
     "journals",
     "figures",

@@ -31,6 +31,7 @@ from slicewise.cluster.rpc.order_messages import OrderRequest
 from slicewise.cluster.rpc.usage_messages import (
     AllowancesRequest,
     EngineCountersRequest,
+    PoolUsesRequest,
     UsagePostRequest,
 )
 from slicewise.cluster.rpc.web_messages import WebGuestRequest, WebTokenRequest, WebUserRequest
@@ -204,6 +205,7 @@ class Desk:
                 UsagePostRequest: usage.post,
                 AllowancesRequest: usage.allowances,
                 EngineCountersRequest: usage.note_counters,
+                PoolUsesRequest: usage.note_pools,
                 EvictRequest: self._leave,
                 DeleteRequest: self._delete,
                 OrderRequest: self._order,

@@ -9,6 +9,7 @@ from slicewise.cluster.rpc.usage_messages import (
     AllowancesAnswer,
     AllowancesRequest,
     EngineCountersRequest,
+    PoolUsesRequest,
     TokenAllowance,
     UsagePostAnswer,
     UsagePostRequest,
@@ -87,4 +88,10 @@ class UsageBooks:
         """Keep what engines have counted."""
         self._leader.require()
         await asyncio.to_thread(self._ledger.usage.note_counters, request.runs)
+        return DoneAnswer()
+
+    async def note_pools(self, request: PoolUsesRequest, _: Caller) -> DoneAnswer:
+        """Keep which services have used a pool's replicas."""
+        self._leader.require()
+        await asyncio.to_thread(self._ledger.pools.note, request.seen_by, request.uses)
         return DoneAnswer()

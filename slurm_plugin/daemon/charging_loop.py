@@ -19,7 +19,7 @@ from slicewise.slurm_plugin.quota_cycle.rollover import (
     roll_over_budgets,
     roll_over_token_budgets,
 )
-from slicewise.slurm_plugin.quota_cycle.share_hours import share_hours
+from slicewise.slurm_plugin.quota_cycle.share_hours import share_hours, share_pools
 from slicewise.slurm_plugin.rules.accounting.charging import (
     ACCOUNTING_DELAY_S,
     Tariff,
@@ -185,7 +185,7 @@ class ChargingLoop:
         self._cluster_state.quotas.left_tokens = {}
 
     async def _share(self, jobs: tuple[JobView, ...], safe_s: int) -> None:
-        """Divide the hours of shared services that are over among those who asked."""
+        """Divide the hours of services that are over: among tenants, then in pools."""
         self._share_due_s = time.monotonic() + _SHARE_S
         settings = self._settings.ledger
         args = self._ledger, self._policy, settings.idle_time, jobs, safe_s
@@ -198,6 +198,9 @@ class ChargingLoop:
             error = shared.refused[key]
             warn("share_refused", job_id=key.job_id, start_s=key.start_s, error=error)
         self._not_shared = frozenset(shared.refused)
+        pooled = await asyncio.to_thread(share_pools, self._ledger, safe_s, zone=zone)
+        if pooled:
+            report("pools_shared", hours=pooled)
 
     async def _read_policy(self) -> None:
         change_id = await asyncio.to_thread(self._ledger.tenants.change_id)

@@ -106,7 +106,8 @@ class Audit(LedgerPart):
         its transfers; that each budget entry has exactly its transfer; that the seals match what is
         stored, and none is missing at their end; that loans are what they were last changed to, and
         within limits; that recalls are between tenants; that no watermark or recall lies in the
-        future, and all are what they were last changed to; that sums of usage by hour,
+        future, and all are what they were last changed to; that services of a pool have together
+        what their tenant's runs cost; that sums of usage by hour,
         run, day and month are those of its records and of its transfers, and no more than engines
         have counted.
         """

@@ -327,6 +327,19 @@ SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
 """
 """The sums of shares by the day, which statements read, are those of their entries."""
 
+_POOL_DAYS = """
+WITH moved AS (
+    SELECT cluster, day, tenant, payer, sum(millislice_s) AS difference
+      FROM slicewise.pool_days GROUP BY 1, 2, 3, 4
+)
+SELECT count(*) AS seen, coalesce(sum(abs(difference)), 0) AS difference,
+       (array_agg(format('pools of %s on %s, %s: its services have %s more together than its runs',
+                         tenant, cluster, day, difference))
+        FILTER (WHERE difference <> 0))[1:10] AS faults
+  FROM moved
+"""
+"""What a service has more of a pool, others of its tenant have less."""
+
 _LOANS = """
 WITH replayed AS (
     SELECT DISTINCT ON (cluster, lender, borrower) cluster, lender, borrower,
@@ -406,6 +419,7 @@ CHECKS = (
     _BUDGET_ENTRIES,
     _SHARES,
     _SHARE_DAYS,
+    _POOL_DAYS,
     _LOANS,
     _RECALLS,
     _WATERMARKS,

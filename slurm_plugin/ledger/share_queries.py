@@ -111,7 +111,8 @@ SELECT * FROM (
     SELECT extract(epoch FROM day::timestamp AT TIME ZONE :zone)::bigint AS start_s,
            to_char(day, 'YYYY-MM-DD') AS day, tenant, payer, service, sum(shared)::bigint,
            sum(relieved)::bigint, sum(requests)::bigint, sum(prompt_tokens)::bigint,
-           sum(cached_prompt_tokens)::bigint, sum(output_tokens)::bigint
+           sum(cached_prompt_tokens)::bigint, sum(output_tokens)::bigint,
+           sum(pooled)::bigint
       FROM slicewise.statement_shares s
      WHERE cluster = :cluster AND (CAST(:tenant AS text) IS NULL OR :tenant IN (tenant, payer))
        AND (CAST(:tenants AS text[]) IS NULL OR tenant = ANY (:tenants))

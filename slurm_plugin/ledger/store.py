@@ -21,6 +21,7 @@ from slicewise.slurm_plugin.ledger.loans import Loans
 from slicewise.slurm_plugin.ledger.locks import Locks
 from slicewise.slurm_plugin.ledger.observations import ObservationSums
 from slicewise.slurm_plugin.ledger.orders import Orders
+from slicewise.slurm_plugin.ledger.pools import Pools
 from slicewise.slurm_plugin.ledger.rebalances import Rebalances
 from slicewise.slurm_plugin.ledger.repartitions import Repartitions
 from slicewise.slurm_plugin.ledger.request_limits import LimitsOfRequests
@@ -42,6 +43,7 @@ class Ledger:
         limits: what is known of Slurm's limits, and which change of policy they contain.
         charges: runs, what is reserved for them and what they used.
         shares: what of shared services' runs each tenant is charged.
+        pools: which services have used a pool's replicas.
         budgets: what tenants were given to use up, and what is left.
         locks: locks for what only one process may do at a time.
         usage: what requests used of tokens; usage_reads: sums of it.
@@ -68,6 +70,7 @@ class Ledger:
         self.limits = Limits(database)
         self.charges = Charges(database)
         self.shares = Shares(database)
+        self.pools = Pools(database)
         self.budgets = Budgets(database)
         self.locks = Locks(database)
         self.audit = Audit(database)

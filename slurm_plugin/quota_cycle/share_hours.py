@@ -1,4 +1,4 @@
-"""Divides the hours of shared services' runs that are over among those who asked them."""
+"""Divides the hours of services' runs that are over among those who used them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,6 +81,19 @@ def share_hours(
         except OutsideError as error:
             refused[key] = error
     return SharedHours(booked, refused)
+
+
+def share_pools(ledger: Ledger, now_s: int, *, zone: str) -> int:
+    """Book which services of pools have used hours that were due at ``now_s`` (Unix seconds).
+
+    After the hours were shared among tenants: it divides what its tenant bears of each. ``zone`` is
+    the time zone of days. Safe to repeat, and to be killed at any point. Return how many hours were
+    divided. Raises as the ledger does.
+    """
+    hours = ledger.pools.due(now_s, _MOST)
+    ledger.pools.divide(hours, zone)
+    ledger.pools.forget()
+    return len(hours)
 
 
 def _idle(policy: Policy, idle_time: str, hour: DueHour) -> Mapping[str, int]:

@@ -56,6 +56,19 @@ class NoShares:
         return 0
 
 
+class NoPools:
+    """No replica is shared."""
+
+    def due(self, *_: Any) -> tuple[()]:
+        return ()
+
+    def divide(self, *_: Any) -> int:
+        return 0
+
+    def forget(self) -> int:
+        return 0
+
+
 class LedgerParts:
     """A ledger that is each of its parts: ``ledger.charges.post`` is its own ``post``, and so on.
 
@@ -63,6 +76,7 @@ class LedgerParts:
     """
 
     shares = NoShares()
+    pools = NoPools()
 
     def view(self, at_s: float, zone: str) -> LedgerView:
         names = {

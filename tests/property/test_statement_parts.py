@@ -166,6 +166,29 @@ def test_shares_add_up_in_every_line_and_in_what_is_billed(
         assert sum(mine) == amount
 
 
+@settings(max_examples=examples(100, nightly=6000), deadline=None)
+@given(rows_of_any, st.lists(st.tuples(st.integers(0, 9), st.integers(-1000, 1000)), max_size=8))
+def test_what_services_of_a_pool_used_of_each_other_changes_their_lines_alone(
+    rows: list[StatementRow], moves: list[tuple[int, int]]
+) -> None:
+    moved = [
+        replace(a_share(day, "t", f"t/{name}", 0, 0), requests=0, pooled_millislice_s=amount)
+        for day, more in moves
+        for name, amount in (("chat", MillisliceSeconds(more)), ("code", MillisliceSeconds(-more)))
+    ]
+    calendar = [Day(number * 100, f"day {number}") for number in range(20)]
+    used = sum(row.used_millislice_s for row in rows)
+    assert sum(total.charged_millislice_s for total in totals(rows, moved)) == used
+    services = {line.key: line.charged_millislice_s for line in by_service(rows, moved)}
+    assert sum(services.values()) == used
+    assert services.get("chat", 0) == sum(more for _, more in moves) == -services.get("code", 0)
+    assert by_user(rows, [share for share in moved if share.is_in_pool]) == by_user(rows)
+    billed = charge_lines(rows, calendar, 0, 2000, moved)
+    assert sum(line.used_millislice_s for line in billed) == sum(
+        total.charged_millislice_s for total in totals(part(rows, 0, 2000))
+    )
+
+
 def test_another_s_service_has_its_owner_s_name_and_the_own_one_has_none() -> None:
     lines = by_service((), [a_share(1, "t", "u/chat", 5, 0), a_share(1, "u", "u/chat", 0, 5)])
     assert [(line.tenant, line.key, line.charged_millislice_s) for line in lines] == [

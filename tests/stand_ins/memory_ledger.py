@@ -37,6 +37,7 @@ class Store(Protocol):
     budgets: Any
     audit: Any
     shares: Any
+    pools: Any
 
 
 class OverdrawnError(Exception):
@@ -262,6 +263,7 @@ class CrashingStore:
     def __post_init__(self) -> None:
         self.charges, self.budgets = _CrashingCharges(self), _CrashingBudgets(self)
         self.audit, self.shares = self.store.audit, self.store.shares
+        self.pools = self.store.pools
 
     def write(self) -> None:
         if not self.writes:

@@ -82,7 +82,9 @@ def charge_lines(
             (),
             "" if owner == share.tenant else owner,
         )
-        sums[charged] += share.shared_millislice_s - share.relieved_millislice_s
+        sums[charged] += (
+            share.shared_millislice_s - share.relieved_millislice_s + share.pooled_millislice_s
+        )
     return tuple(
         ChargeLine(of, MillisliceSeconds(amount)) for of, amount in sorted(sums.items()) if amount
     )

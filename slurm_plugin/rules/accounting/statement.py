@@ -85,7 +85,8 @@ def totals(
 ) -> tuple[TenantTotal, ...]:
     """One total per tenant, sorted by name."""
     summed = _summed(((row, "") for row in rows), ((share, "") for share in shares))
-    return tuple(TenantTotal(tenant, *sums) for (tenant, _), sums in summed)
+    # What a tenant's services used of each other's replicas is nothing of the tenant's.
+    return tuple(TenantTotal(tenant, *sums[:-1]) for (tenant, _), sums in summed)
 
 
 def by_service(
@@ -105,7 +106,10 @@ def by_user(
     rows: Iterable[StatementRow], shares: Iterable[ShareLine] = ()
 ) -> tuple[InvoiceLine, ...]:
     """One line per tenant and user, sorted by both; they add up to the tenants' totals."""
-    return _lines(((row, row.run.user) for row in rows), ((share, NOBODY) for share in shares))
+    between_tenants = (share for share in shares if not share.is_in_pool)
+    return _lines(
+        ((row, row.run.user) for row in rows), ((share, NOBODY) for share in between_tenants)
+    )
 
 
 def by_day(
@@ -173,6 +177,7 @@ def _sums(rows: Sequence[StatementRow], shares: Sequence[ShareLine]) -> tuple[An
     used = sum(row.used_millislice_s for row in rows)
     relieved = sum(share.relieved_millislice_s for share in shares)
     shared = sum(share.shared_millislice_s for share in shares)
+    pooled = sum(share.pooled_millislice_s for share in shares)
     return (
         len(rows),
         sum(row.end_s is None for row in rows),
@@ -181,9 +186,10 @@ def _sums(rows: Sequence[StatementRow], shares: Sequence[ShareLine]) -> tuple[An
         MillisliceSeconds(sum(row.reserved_millislice_s for row in rows)),
         MillisliceSeconds(relieved),
         MillisliceSeconds(shared),
-        MillisliceSeconds(used - relieved + shared),
+        MillisliceSeconds(used - relieved + shared + pooled),
         sum(share.requests for share in shares),
         sum(share.prompt_tokens for share in shares),
         sum(share.cached_prompt_tokens for share in shares),
         sum(share.output_tokens for share in shares),
+        MillisliceSeconds(pooled),
     )

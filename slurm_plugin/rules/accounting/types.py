@@ -218,6 +218,8 @@ class ShareLine:
         shared_millislice_s: what the tenant was charged of another's runs.
         relieved_millislice_s: what others were charged of its own runs.
         cached_prompt_tokens: a part of the prompt tokens.
+        pooled_millislice_s: what the service used of its pool's other replicas, less what others
+            used of its own; of all services of a tenant together it is 0.
     """
 
     start_s: int
@@ -231,6 +233,13 @@ class ShareLine:
     prompt_tokens: int
     cached_prompt_tokens: int
     output_tokens: int
+    pooled_millislice_s: MillisliceSeconds = MillisliceSeconds(0)
+
+    @property
+    def is_in_pool(self) -> bool:
+        """Whether it is of a pool alone: among services of a tenant, and of no tokens."""
+        others = self.shared_millislice_s, self.relieved_millislice_s, self.requests
+        return bool(self.pooled_millislice_s) and not any(others)
 
 
 @dataclass(frozen=True)
@@ -266,6 +275,9 @@ class InvoiceLine:
     Attributes:
         key: the service ("" for jobs that are none; OWNER/NAME for another's), the user ("-" for
             shares, which are of no user), or the day as ``2026-01-31``.
+        pooled_millislice_s: of a service, what it used of its pool's other replicas, less what
+            others used of its own.
+        charged_millislice_s: used, less relieved, shared and pooled.
     """
 
     tenant: str
@@ -282,6 +294,7 @@ class InvoiceLine:
     prompt_tokens: int
     cached_prompt_tokens: int
     output_tokens: int
+    pooled_millislice_s: MillisliceSeconds = MillisliceSeconds(0)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from slicewise.cluster.rpc.usage_messages import (
     AllowancesRequest,
     EngineCounters,
     EngineCountersRequest,
+    PoolUse,
+    PoolUsesRequest,
     UsagePostRequest,
     UsageRecord,
     WantedAllowance,
@@ -51,6 +53,16 @@ def test_so_do_the_longest_counters_and_wishes() -> None:
     )
     counters = EngineCountersRequest(runs=(run,) * MOST_RUNS)
     assert len(counters.sent()[1]) <= REQUEST_LIMIT
+    use = PoolUse(
+        array_job_id=2**32 - 1,
+        index=2**32 - 1,
+        run_start_s=9_999_999_999,
+        service=SERVICE,
+        hour_s=9_999_997_200,
+        used_ms=3_600_000,
+    )
+    uses = PoolUsesRequest(seen_by="b" * 64, uses=(use,) * MOST_RUNS)
+    assert len(uses.sent()[1]) <= REQUEST_LIMIT
     wish = WantedAllowance(tenant="t" * 64, person="p" * 128, tokens=LARGEST)
     allowances = AllowancesRequest(boot="b" * 64, wanted=(wish,) * MOST_SUBJECTS)
     assert len(allowances.sent()[1]) <= REQUEST_LIMIT

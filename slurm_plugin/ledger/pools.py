@@ -1,0 +1,126 @@
+"""Keeps which services have used a pool's replicas, and divides these hours among them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Integer, func, literal, select, text
+from sqlalchemy.dialects.postgresql import JSONB
+
+from slicewise.cluster.rpc.usage_messages import PoolUse
+from slicewise.cluster.runtime.database import reading, writing
+from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
+from slicewise.slurm_plugin.rules.accounting.pool_hours import PoolHour, parts
+from slicewise.slurm_plugin.rules.accounting.shared_runs import HOUR_S, USAGE_DELAY_S
+
+_DUE = """
+WITH used AS MATERIALIZED (
+    SELECT h.*, split_part(h.service, '/', 1) AS tenant,
+           (SELECT sum(value::bigint) FROM jsonb_each_text(h.used_ms))::bigint AS all_ms
+      FROM slicewise.pool_hours h
+     WHERE h.cluster = :cluster AND h.hour_s <= :until_s
+), found AS MATERIALIZED (
+    SELECT k.*, r.id AS run_id, coalesce(r.payer, r.tenant) AS payer, r.cost_millislices,
+           CASE WHEN o.run_id IS NULL THEN b.end_s END AS end_s,
+           o.run_id IS NULL AND b.used = 0 AS is_waived,
+           (SELECT r.tenant || '/' || g.name FROM slicewise.service_generations g
+             WHERE (g.cluster, g.tenant, g.array_job_id) = (r.cluster, r.tenant, k.array_job_id)
+             ORDER BY g.id DESC LIMIT 1) AS owner
+      FROM (SELECT DISTINCT tenant, array_job_id, index, run_start_s FROM used) AS k
+      JOIN slicewise.runs r
+        ON (r.cluster, r.meter, r.tenant, r.start_s, r.task)
+           = (:cluster, 'slice-seconds', k.tenant, k.run_start_s, k.array_job_id || '_' || k.index)
+      LEFT JOIN slicewise.open_reservations o ON o.run_id = r.id
+     CROSS JOIN LATERAL (
+           SELECT coalesce(sum(CASE t.kind WHEN 'post' THEN t.amount
+                                           WHEN 'reverse' THEN -t.amount END), 0) AS used,
+                  (max(ARRAY[t.number, t.until_s]))[2] AS end_s
+             FROM slicewise.transfers t WHERE t.run_id = r.id) AS b
+), hours AS (
+    SELECT f.*, u.hour_s,
+           greatest(0, least(u.hour_s + 3600, f.end_s) - greatest(u.hour_s, f.run_start_s))
+           AS length_s,
+           jsonb_object_agg(u.service, u.all_ms) AS used_ms,
+           jsonb_object_agg(u.service, u.millislice_s) AS booked,
+           bool_or(u.all_ms <> u.divided_ms) AS is_told,
+           array_agg(DISTINCT u.hour_millislice_s) AS amounts_before,
+           coalesce((SELECT sum(e.amount) FROM slicewise.share_entries e
+                      WHERE (e.run_id, e.hour_s) = (f.run_id, u.hour_s) AND e.tenant <> f.tenant),
+                    0) AS others
+      FROM found f JOIN used u USING (tenant, array_job_id, index, run_start_s)
+     WHERE u.service <> f.owner
+     GROUP BY f.run_id, f.tenant, f.array_job_id, f.index, f.run_start_s, f.payer,
+              f.cost_millislices, f.end_s, f.is_waived, f.owner, u.hour_s
+), amounts AS (
+    SELECT *, CASE WHEN is_waived THEN 0
+                   ELSE greatest(0, cost_millislices * length_s - others) END::bigint AS amount
+      FROM hours
+)
+SELECT array_job_id, index, run_start_s, hour_s, tenant, payer, owner, amount,
+       1000 * length_s AS length_ms, used_ms, booked
+  FROM amounts WHERE is_told OR ARRAY[amount] <> amounts_before
+ ORDER BY hour_s, array_job_id, index, run_start_s LIMIT :most
+"""
+"""Hours that are over and not divided, or not as what is known now says: of a run that goes on all
+of the hour, of one that has ended up to its end, without what other tenants bear of it."""
+
+
+class Pools(LedgerPart):
+    """Which services have used a pool's replicas. No tenant is charged more or less by it."""
+
+    def note(self, seen_by: str, uses: Sequence[PoolUse]) -> None:
+        """Keep what a process of the launcher has seen; the same again changes nothing."""
+        noted = func.slicewise.note_pool_uses(
+            self._cluster, seen_by, literal([use.model_dump() for use in uses], JSONB)
+        )
+        with writing(self._engine) as connection:
+            connection.execute(DEADLINE)
+            connection.execute(select(noted))
+
+    def due(self, now_s: int, most: int) -> tuple[PoolHour, ...]:
+        """So many hours that are to be divided at ``now_s`` (Unix seconds)."""
+        until_s = now_s - HOUR_S - USAGE_DELAY_S
+        wanted = {"cluster": self._cluster, "until_s": until_s, "most": most}
+        with reading(self._engine) as connection:
+            return tuple(PoolHour(*row) for row in connection.execute(text(_DUE), wanted))
+
+    def divide(self, hours: Sequence[PoolHour], zone: str) -> int:
+        """Book the parts of other services; return of how many.
+
+        What was divided otherwise meanwhile is left out: it is decided again. ``zone`` is the time
+        zone of the days to which the hours belong.
+        """
+        booked = [part for hour in hours for part in _parts(hour)]
+        if not booked:
+            return 0
+        dividing = func.slicewise.divide_pool_hours(
+            self._cluster, literal(booked, JSONB), zone, type_=Integer
+        )
+        with writing(self._engine) as connection:
+            return int(connection.execute(select(dividing)).scalar_one())
+
+    def forget(self) -> int:
+        """Delete hours that nothing can change any more; return how many. Sums by the day stay."""
+        gone = func.slicewise.forget_pool_hours(self._cluster, type_=Integer)
+        with writing(self._engine) as connection:
+            return int(connection.execute(select(gone)).scalar_one())
+
+
+def _parts(hour: PoolHour) -> list[dict[str, Any]]:
+    amounts = parts(hour)
+    return [
+        {
+            "hour_s": hour.hour_s,
+            "array_job_id": hour.array_job_id,
+            "index": hour.index,
+            "run_start_s": hour.run_start_s,
+            "service": service,
+            "tenant": hour.tenant,
+            "payer": hour.payer,
+            "owner": hour.owner,
+            "divided_ms": used_ms,
+            "hour_millislice_s": hour.amount_millislice_s,
+            "before": hour.booked[service],
+            "after": amounts[service],
+        }
+        for service, used_ms in hour.used_ms.items()
+    ]
