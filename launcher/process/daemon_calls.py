@@ -22,6 +22,7 @@ from slicewise.cluster.rpc.usage_messages import (
     AllowancesAnswer,
     AllowancesRequest,
     EngineCountersRequest,
+    PoolUsesRequest,
     UsagePostAnswer,
     UsagePostRequest,
 )
@@ -89,6 +90,10 @@ class DaemonCalls:
 
     async def note_engine_counters(self, request: EngineCountersRequest) -> None:
         """Keep what engines have counted."""
+        await self._daemon.ask(request)
+
+    async def note_pool_uses(self, request: PoolUsesRequest) -> None:
+        """Keep which services have used a pool's replicas."""
         await self._daemon.ask(request)
 
     async def report_services(self, services: tuple[ServiceReport, ...]) -> None:

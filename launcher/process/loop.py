@@ -41,6 +41,7 @@ from slicewise.launcher.process.fair_queues import ORDER_EVERY_S, FairQueues
 from slicewise.launcher.process.leadership import leadership, own_store
 from slicewise.launcher.process.metrics import Metrics
 from slicewise.launcher.process.model_watch import ModelWatch
+from slicewise.launcher.process.pool_watch import PoolWatch
 from slicewise.launcher.process.reporter import ServiceReporter
 from slicewise.launcher.process.saved_state import SavedRows, SavedState
 from slicewise.launcher.process.saved_state import saved_curves as kept_curves
@@ -80,6 +81,9 @@ _HEAR_AGAIN_S = 0.02
 """Seconds between two connections by which the gateway tells of its requests."""
 _POST_EVERY_S = 0.15
 """Seconds between two batches of what requests have used."""
+_POOLS_EVERY_S = 10.0
+"""Seconds between two reports of who has used pools' replicas: what a launcher that is killed has
+not reported is the service's whose slot it was."""
 _RENEW_EVERY_S = 0.5
 """Seconds between two questions for tokens of limits."""
 FIT_EVERY_S = 0.5
@@ -138,6 +142,7 @@ async def _serve(
         adapters=AdapterWatch(partial(fit_adapters, directory)),
         models=ModelWatch(partial(fit_models, directory)),
         usage=usage,
+        pools=PoolWatch(daemon.note_pool_uses),
         renew=partial(renew, daemon, runtime, usage.unposted),
         fair_queues=FairQueues(settings.ledger.output_weights),
     )
@@ -194,6 +199,7 @@ class Launcher:
         adapters: AdapterWatch | None = None,
         models: ModelWatch | None = None,
         usage: UsageWatch | None = None,
+        pools: PoolWatch | None = None,
         renew: Callable[[], Awaitable[None]] | None = None,
         fair_queues: FairQueues | None = None,
     ) -> None:
@@ -219,6 +225,7 @@ class Launcher:
         self._adapters = adapters or AdapterWatch(_never)
         self._models = models or ModelWatch(_never)
         self._usage = usage or UsageWatch()
+        self._pools = pools or PoolWatch()
         self._starts = StartWatch()
         self._renew = renew
         self._limits_tokens = self._renewed_with_limits = True
@@ -247,6 +254,7 @@ class Launcher:
             self.post_usage: _POST_EVERY_S,
             self.renew_allowances: _RENEW_EVERY_S,
             self.report_counters: SIDE_EVERY_S,
+            self.report_pools: _POOLS_EVERY_S,
             self.serve_statistics: SIDE_EVERY_S,
             self.time_tokens: SIDE_EVERY_S,
             self.fit_adapters: FIT_EVERY_S,
@@ -339,6 +347,7 @@ class Launcher:
             self._reporter_of_services.turned(turned.plan, turned.state, heard)
             self._tokens.turned(turned.plan, turned.state)
             self._usage.turned(turned.state)
+            self._pools.turned(turned.pools)
             self._adapters.turned(turned.plan, turned.state, turned.requests)
             self._models.turned(turned.plan, turned.state)
             # Requests may wait for a model that a replica is to load.
@@ -498,6 +507,11 @@ class Launcher:
             return
         with self._reporter.tried("engine_counters_not_told"):
             await self._usage.report_counters()
+
+    async def report_pools(self) -> None:
+        """Tell the daemon who has used pools' replicas, also what was seen while this led."""
+        with self._reporter.tried("pool_uses_not_told"):
+            await self._pools.report()
 
     async def fit_adapters(self) -> None:
         """Let replicas load and unload adapters, where their service says others."""

@@ -1,0 +1,41 @@
+"""Joins the replicas of pools with what the gateway shows that they work on."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from slicewise.cluster.rpc.messages import ServiceView, ViewAnswer
+from slicewise.launcher.rules.gateway.types import Gateway
+from slicewise.launcher.rules.pools.busy import Parts, PoolLook, Run
+from slicewise.launcher.rules.turn.endpoints import last_run
+from slicewise.launcher.rules.turn.plan import key_of
+
+
+def pool_look(view: ViewAnswer, gateway: Gateway, at_s: float) -> PoolLook:
+    """Join replicas of pools with what the backends of all members of their pool have there."""
+    pools: dict[tuple[str, str], list[ServiceView]] = defaultdict(list)
+    for service in view.services:
+        if pool := service.directives.get("pool"):
+            pools[service.tenant, pool].append(service)
+    return PoolLook(
+        at_s, dict(chain.from_iterable(_parts(members, gateway) for members in pools.values()))
+    )
+
+
+def _parts(members: Sequence[ServiceView], gateway: Gateway) -> Iterator[tuple[Run, Parts]]:
+    """Yield the others' parts of each run that works for others."""
+    backends = {key_of(member): gateway.backend_of(key_of(member)) for member in members}
+    busy = {key: backend for key, backend in backends.items() if backend and backend.sessions}
+    for member in members if busy else ():
+        own = key_of(member)
+        for slot in member.slots:
+            if (run := last_run(slot, None)) is None:
+                continue
+            servers = {key: backend.server_of(run.endpoint) for key, backend in busy.items()}
+            in_flight = {key: server.in_flight for key, server in servers.items() if server}
+            whole = sum(in_flight.values())
+            others = {
+                key: count / whole for key, count in in_flight.items() if count and key != own
+            }
+            if others:
+                yield (member.array_job_id, slot.index, run.start_s), others
