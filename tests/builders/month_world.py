@@ -48,8 +48,16 @@ _DAY, _NONE, _HALF = (BEGIN_S, "2026-10-01"), MillisliceSeconds(0), MillisliceSe
 SHARES = (
     ShareLine(*_DAY, "nlp", "nlp", "vision/bert", _HALF, _NONE, 3, 900, 100, 60),
     ShareLine(*_DAY, "vision", "vision", "vision/bert", _NONE, _HALF, 0, 0, 0, 0),
+    *(
+        ShareLine(*_DAY, "vision", "vision", service, _NONE, _NONE, 0, 0, 0, 0, amount)
+        for service, amount in (
+            ("vision/bert", MillisliceSeconds(-3_600_000)),
+            ("vision/clip", MillisliceSeconds(3_600_000)),
+        )
+    ),
 )
-"""Half a slice-hour of vision's service is nlp's."""
+"""Half a slice-hour of vision's service is nlp's; one is of another service of its pool, which has
+no replica of its own."""
 
 
 def series(request: HistoryRequest, **of: Callable[[float], float | None]) -> HistoryAnswer:

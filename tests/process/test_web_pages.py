@@ -437,6 +437,7 @@ async def test_a_statement_has_sums_and_rows_of_the_month(site: Site):
     _, text = await site.get("/statement?month=2026-11")
     assert "By tenant" in text
     assert text.count("1 Nov 0") >= 4
+    assert re.findall('data-label="pool">([^<]+)<', text) == ["0.0", "-0.500", "0.500"]
     _, text = await site.get("/statement?month=2026-10")
     assert "Nothing that you may read was used in 2026-10" in text
 

@@ -509,7 +509,18 @@ class Answers:
             for number in range(min(self.count, 2))
             if request.since_s <= MONTH_S < request.until_s
         )
-        return SharesAnswer(lines=lines)
+        of_pool = tuple(
+            replace(
+                lines[0],
+                service=f"{self.name(0)}/{service}",
+                relieved_millislice_s=MillisliceSeconds(0),
+                requests=0,
+                pooled_millislice_s=MillisliceSeconds(amount),
+            )
+            for service, amount in (("chat", -1_800_000), ("code", 1_800_000))
+            if lines
+        )
+        return SharesAnswer(lines=(*lines, *of_pool))
 
     def statement(self, request: Any) -> StatementAnswer:
         first = 0 if request.after is None else request.after.job_id + 1

@@ -156,7 +156,8 @@ def statement(
     Running jobs count up to now. --journal shows every run instead, in slice-seconds. Of shared
     services an owner is relieved of what others are charged, and tokens are shown of who used them;
     both by the days that begin in that time. What a tenant was charged is what its runs used, less
-    what it was relieved of, and its shares.
+    what it was relieved of, and its shares. "pool" is what a service used of replicas of other
+    services of its pool, less what these used of its own: so each line has what its service used.
 
     With --since, each run counts in full, even if it started earlier. With --from and --until, runs
     are cut at these times, so that consecutive periods such as months add up. --by day cuts them at

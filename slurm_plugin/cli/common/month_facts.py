@@ -53,7 +53,7 @@ def month_facts(
             of_services.get(name, ()),
             key=lambda invoice_line: (-invoice_line.charged_millislice_s, invoice_line.key),
         )
-        own = [line.key for line in lines if line.key and line.runs]
+        own = [line.key for line in lines if line.key and (line.runs or line.pooled_millislice_s)]
         drawn = own[:SERVICES_CHARTED] if name in charted else []
         return tuple(
             ServiceMonth(

@@ -91,18 +91,24 @@ def invoice_table(lines: Sequence[InvoiceLine], by: str) -> FittingTable:
             column("running", (line.running for line in lines), right=True, rank=2),
             column("slice-hours", map(slice_hours_text, used), right=True),
             *_waived("waived slice-seconds", waived),
-            *_shares(lines, slice_hours_text),
+            *_shares(lines, slice_hours_text, [line.pooled_millislice_s for line in lines]),
         )
     )
 
 
 def _shares(
-    lines: Sequence[InvoiceLine | TenantTotal], text: Callable[[int], str]
+    lines: Sequence[InvoiceLine | TenantTotal],
+    text: Callable[[int], str],
+    pooled_millislice_s: Sequence[int] = (),
 ) -> Iterable[Column]:
-    """The columns of shares and tokens, only if there are any."""
-    if any(line.relieved_millislice_s or line.shared_millislice_s for line in lines):
+    """The columns of shares, pools and tokens, only if there are any."""
+    has_shares = any(line.relieved_millislice_s or line.shared_millislice_s for line in lines)
+    if has_shares:
         yield column("relieved", (text(line.relieved_millislice_s) for line in lines), right=True)
         yield column("shares", (text(line.shared_millislice_s) for line in lines), right=True)
+    if any(pooled_millislice_s):
+        yield column("pool", map(text, pooled_millislice_s), right=True)
+    if has_shares or any(pooled_millislice_s):
         yield column("charged", (text(line.charged_millislice_s) for line in lines), right=True)
     if any(line.requests for line in lines):
         yield column("requests", (f"{line.requests:,}" for line in lines), right=True, rank=4)

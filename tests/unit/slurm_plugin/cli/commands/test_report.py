@@ -105,6 +105,22 @@ def test_charged_sums_are_those_of_the_statement(said: Said, source: OctoberBook
     }
 
 
+def test_a_service_without_a_replica_of_its_own_has_what_it_used_of_its_pool(
+    said: Said, source: OctoberBooks
+):
+    source.shared = SHARES
+    facts = facts_of(source)
+    (vision,) = (tenant for tenant in facts.tenants if tenant.name == "vision")
+    (clip,) = (service for service in vision.services if service.name == "clip")
+    assert clip.charged_millislice_s == 3_600_000
+    assert clip.history is not None
+    stated = said("ledger", "statement", "--from", "2026-10", "--until", "2026-11-01")
+    (line,) = (line for line in stated.splitlines() if "clip" in line)
+    assert {"0", "0.00", "1.00"} <= set(line.replace("│", " ").split())
+    assert "-1.00" in stated
+    assert "pool" in stated.partition("tenant")[2].splitlines()[0]
+
+
 def test_the_days_of_the_csv_add_up_and_hold_no_formula(said: Said):
     rows = list(csv.DictReader(said("report", "--csv").splitlines()))
     assert len(rows) == 31 * 5
