@@ -179,7 +179,7 @@ class ServiceSpec(BaseModel):
         None,
         description="Services of the tenant with the same pool share replicas: each replica serves "
         "models of all of them. They have the same model_repository, engine and replicas. Only "
-        "triton.",
+        "triton and llamacpp.",
     )
     model_mib: int | None = Field(
         None,
@@ -388,8 +388,9 @@ class ServiceSpec(BaseModel):
             return self
         if self.nodes > 1:
             raise ValueError(f"nodes: replicas of a pool have one node, not {self.nodes}")
-        if self.adapters:
-            raise ValueError("adapters, pool: give at most one of the two")
+        for key in ("adapters", "model_file"):
+            if getattr(self, key):
+                raise ValueError(f"{key}, pool: give at most one of the two")
         if self.session_affinity != "none":
             raise ValueError(
                 "session_affinity: a pool's models move between replicas, and take their sequences "

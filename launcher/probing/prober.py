@@ -6,7 +6,7 @@ import secrets
 import time
 from asyncio import IncompleteReadError
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -112,6 +112,7 @@ class Replica:
         tenant, node: whose it is, and where it runs, for the log.
         adapters: the LoRA adapters that it is to have: names and directories.
         models: the models of its pool that it is to have beside its own.
+        services: the service of each of them, without the tenant.
         load_timeout_s: seconds that loading one of them may take.
     """
 
@@ -126,6 +127,7 @@ class Replica:
     service: str = ""
     adapters: tuple[tuple[str, str], ...] = ()
     models: frozenset[str] = frozenset()
+    services: tuple[tuple[str, str], ...] = ()
     load_timeout_s: float = field(default=DEFAULT_START_TIMEOUT_S, compare=False)
     tenant: str = field(default="", compare=False)
     node: str = field(default="", compare=False)
@@ -380,12 +382,17 @@ async def _until_others_left(peer: "_Peer", engine: PooledEngine) -> None:
 async def _with(
     peer: "_Peer", engine: PooledEngine, ready: frozenset[str], model: str
 ) -> ReplicaModels:
-    begin_s = time.monotonic()
+    replica, begin_s = peer.replica, time.monotonic()
+    load = engine.load_model(model, dict(replica.services).get(model, ""))
     try:
-        async with asyncio.timeout(peer.replica.load_timeout_s):
-            why = await _ordered(peer, engine.load_model(model))
+        async with asyncio.timeout(replica.load_timeout_s):
+            why = await _ordered(peer, load)
     except TimeoutError:
-        why = f"not loaded within {peer.replica.load_timeout_s:g} s"
+        why = f"not loaded within {replica.load_timeout_s:g} s"
+        # What it has loaded until now would take memory for nothing.
+        with suppress(*_NO_ANSWER):
+            async with asyncio.timeout(DEADLINE_S):
+                await _ordered(peer, engine.unload_model(model))
     if why:
         return ReplicaModels(ready, refused={model: why})
     return ReplicaModels(ready | {model}, loads=1, load_s={model: time.monotonic() - begin_s})

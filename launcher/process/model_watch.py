@@ -1,7 +1,7 @@
 """Lets replicas of pools load and unload models as the plan says, and knows which they have."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from slicewise.launcher.probing.prober import Replica
@@ -10,6 +10,7 @@ from slicewise.launcher.process.saved_statistics import Run
 from slicewise.launcher.process.statistics import replicas_of
 from slicewise.launcher.rules.engines.engine import PooledEngine
 from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.launcher.rules.pools.members import shape_of
 from slicewise.launcher.rules.pools.types import ReplicaModels
 from slicewise.launcher.rules.turn.plan import TurnPlan
 from slicewise.launcher.rules.turn.pools import AGAIN_S
@@ -66,8 +67,13 @@ class ModelWatch:
         plans = {key: service for key, service in self._plans.items() if key in state}
         plans |= {service.service: service for service in plan.services}
         self._plans = {key: plan for key, plan in plans.items() if plan.spec.pool is not None}
+        services = _services(self._plans.values())
         replicas = {
-            key: dict(_replicas(service, state[key])) for key, service in self._plans.items()
+            key: {
+                run: replace(replica, services=services[_shape(service)])
+                for run, replica in _replicas(service, state[key])
+            }
+            for key, service in self._plans.items()
         }
         self._fits.turned(replicas, state)
         runs = {(key, run) for key in self._plans for run in _runs(state[key])}
@@ -128,6 +134,20 @@ def _later(report: _Report, told: Replica, answer: ReplicaModels, now_s: float) 
     )
     refused_s |= dict.fromkeys(answer.refused, now_s)
     return _Report(told, now_s, is_silent=False, models=models, refused_s=refused_s)
+
+
+def _shape(service: ServicePlan) -> Hashable:
+    return shape_of(service.spec.values())
+
+
+def _services(
+    services: Iterable[ServicePlan],
+) -> Mapping[Hashable, tuple[tuple[str, str], ...]]:
+    """Return the service of each model, for replicas that are alike."""
+    names: dict[Hashable, dict[str, str]] = {}
+    for service in sorted(services, key=lambda service: service.service):
+        names.setdefault(_shape(service), {}).setdefault(service.spec.model, service.spec.name)
+    return {shape: tuple(sorted(by_model.items())) for shape, by_model in names.items()}
 
 
 def _runs(service_state: ServiceState) -> Iterator[Run]:

@@ -35,10 +35,11 @@ from slicewise.launcher.gateway.streams import STREAMS, USE_NOTED_S
 from slicewise.launcher.rules.engines.engine import (
     OPENAI_API,
     Engine,
+    PooledEngine,
     PromptedEngine,
     StartSettings,
 )
-from slicewise.launcher.rules.engines.llamacpp_model import parts_pattern
+from slicewise.launcher.rules.engines.llamacpp_model import BESIDE, parts_pattern
 from slicewise.launcher.rules.engines.openai import AUDIO, CHATS, MESSAGES
 from slicewise.launcher.rules.engines.registry import ENGINES, engine_named
 from slicewise.launcher.rules.gateway.allowances import MOST_HELD_TOKENS
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 
 _DOOR = Path(__file__).with_name("door.py")
 _LOOPBACK = Path(__file__).with_name("loopback.py")
+_MODELS = Path(__file__).with_name("models.py")
 _WEIGHTS = Path(__file__).with_name("weights.py")
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 CONFIGURATION, HOLD, SEQUENCE = "haproxy.cfg", "hold.lua", "sequence.lua"
@@ -163,17 +165,33 @@ def service_script(
     return template.render(
         spec=spec,
         engine=engine,
-        words=_words(engine, spec, settings),
+        words=(*_models_words(engine, spec, settings), *_words(engine, spec, settings)),
         options=engine.options(spec, is_measured=False),
         settings=settings,
         comment=COMMENT,
         gateway=gateway.strip(),
         door=_DOOR.read_text(encoding="utf-8").strip(),
         loopback=_LOOPBACK.read_text(encoding="utf-8").strip(),
+        models=_MODELS.read_text(encoding="utf-8").strip() if _has_models(engine, spec) else "",
         weights=_WEIGHTS.read_text(encoding="utf-8").strip() if is_cached else "",
         weights_words=_weights_words(engine, spec, launcher) if is_cached else (),
         log_bytes=LOG_BYTES,
     )
+
+
+def _has_models(engine: Engine, spec: ServiceSpec) -> bool:
+    """Whether ``models.py`` starts a server for each model."""
+    return spec.pool is not None and isinstance(engine, PooledEngine) and engine.has_server_each
+
+
+def _models_words(engine: Engine, spec: ServiceSpec, settings: StartSettings) -> Sequence[str]:
+    """Return the words of bash that start ``models.py``, if it starts the servers."""
+    if not _has_models(engine, spec):
+        return ()
+    # With pyxis the script's step already runs in the image.
+    python = "python3" if spec.runtime == "pyxis" else shlex.quote(settings.python)
+    own = map(shlex.quote, (spec.model, spec.name, BESIDE))
+    return (python, '"$private/models.py"', '"$private"', '"$models"', *own)
 
 
 def _weights_words(engine: Engine, spec: ServiceSpec, launcher: LauncherSettings) -> Sequence[str]:

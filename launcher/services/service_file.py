@@ -213,5 +213,5 @@ def require_pool_engine(spec: ServiceSpec) -> None:
         raise InvalidInputError(
             Code.SERVICE,
             f"pool: {engine.title} can't load and unload models while it serves.",
-            'Leave it out, or write engine = "triton".',
+            'Leave it out, or write engine = "triton" or "llamacpp".',
         )

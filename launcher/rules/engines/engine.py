@@ -502,6 +502,13 @@ class PooledEngine(Engine, Protocol):
     at ``health_path`` whatever becomes of other models. A load is answered once it has ended.
     """
 
+    @property
+    def has_server_each(self) -> bool:
+        """Whether it has a server for each model, which ``launcher/scripts/models.py`` starts.
+
+        Words of its ``options`` are ``{model}``, ``{file}`` and ``{socket}`` then.
+        """
+
     def models_request(self) -> Request:
         """Build the request for the models that the server has."""
 
@@ -514,8 +521,11 @@ class PooledEngine(Engine, Protocol):
     def leaving_models(self, body: bytes) -> frozenset[str]:
         """Read the same answer: the models that are being unloaded, and still take memory."""
 
-    def load_model(self, model: str) -> Request:
-        """Build the request by which the server loads a model, or loads it again."""
+    def load_model(self, model: str, service: str) -> Request:
+        """Build the request by which the server loads a model for that service's requests.
+
+        ``service`` is the service's name without its tenant, as the gateway's header has it.
+        """
 
     def unload_model(self, model: str) -> Request:
         """Build the request by which the server unloads a model."""

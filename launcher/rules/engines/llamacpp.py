@@ -16,18 +16,26 @@ from slicewise.launcher.rules.engines.engine import (
     MediaFetch,
     Parallelism,
     Probe,
+    Request,
     TokenCounts,
 )
 from slicewise.launcher.rules.engines.llamacpp_model import BESIDE, is_model, model_needs
 from slicewise.launcher.rules.engines.load import EngineCounts, EngineLoad
 from slicewise.launcher.rules.engines.metrics_text import counters, figures
 from slicewise.launcher.rules.engines.model_files import ModelFiles, ModelNeeds
-from slicewise.launcher.rules.engines.openai import COUNT_TOKENS, MESSAGES, OpenAIEngine
+from slicewise.launcher.rules.engines.openai import (
+    COUNT_TOKENS,
+    MESSAGES,
+    OpenAIEngine,
+    json_request,
+)
 from slicewise.launcher.rules.engines.said import Said
 
 _MOST_SLOTS = 256
 """Requests that llama.cpp works on at the same time at most (LLAMA_MAX_SEQ)."""
 _MOST_TAGS = 100
+MODELS = "/slicewise/models"
+"""Path at which ``launcher/scripts/models.py`` is told which models to have."""
 _PROJECTOR = "LLAMA_ARG_MMPROJ"
 """Beginning of variables by which llama-server reads images, and audio."""
 _BUILD = re.compile("b[0-9]+-")
@@ -50,6 +58,16 @@ class _Models(Said):
     """llama-server's answer to /v1/models: it serves one."""
 
     data: list[_Model] = Field(max_length=1)
+
+
+class _Loaded(Said):
+    """What ``models.py`` answers: the state of each model that has a server."""
+
+    models: dict[str, str]
+
+    def in_state(self, state: str) -> frozenset[str]:
+        """The models in that state."""
+        return frozenset(model for model, its_state in self.models.items() if its_state == state)
 
 
 class _Props(Said):
@@ -110,13 +128,39 @@ class LlamaCpp(OpenAIEngine):
         slots = MEASURED_SLOTS if is_measured else wanted
         # The name of a split model's first part is the first one by name.
         first = f"ls \"$models\"/{spec.model} | grep '[.]gguf$' | grep -Eiv '{BESIDE}' | head -n 1"
+        file, model = f'"$models/{spec.model}/{spec.model_file or f"$({first})"}"', spec.model
+        socket = '"$private/http.sock"'
+        if spec.pool and not is_measured:
+            file, model, socket = "'{file}'", "'{model}'", "'{socket}'"
         return (
-            f'--model "$models/{spec.model}/{spec.model_file or f"$({first})"}"',
-            f'--alias {spec.model} --tags "$id"',
-            '--host "$private/http.sock"',
+            f"--model {file}",
+            f'--alias {model} --tags "$id"',
+            f"--host {socket}",
             f"--parallel {slots} --threads {spec.cpus}",
             "--metrics --no-webui",
         )
+
+    has_server_each = True
+
+    def models_request(self) -> Request:
+        """Build the question for the models that have a server."""
+        return Request("GET", MODELS)
+
+    def ready_models(self, body: bytes) -> frozenset[str]:
+        """Read the models whose server is fit."""
+        return _Loaded.parse(body).in_state("ready")
+
+    def leaving_models(self, body: bytes) -> frozenset[str]:
+        """Read the models whose server finishes what it has."""
+        return _Loaded.parse(body).in_state("leaving")
+
+    def load_model(self, model: str, service: str) -> Request:
+        """Build the order to start the model's server."""
+        return json_request(f"{MODELS}/load", {"model": model, "service": service})
+
+    def unload_model(self, model: str) -> Request:
+        """Build the order to end the model's server."""
+        return json_request(f"{MODELS}/unload", {"model": model})
 
     def closes_network(self, spec: ServiceSpec, /) -> bool:
         """Whether it reads images, and its service lets it fetch none.

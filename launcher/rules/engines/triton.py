@@ -214,6 +214,8 @@ class Triton:
         """Answer ModelStatistics."""
         return triton_statistics.by_grpc(frame, counts)
 
+    has_server_each = False
+
     def models_request(self) -> Request:
         """Build the question for the repository's index."""
         return index_request()
@@ -226,8 +228,8 @@ class Triton:
         """Read the models with a version that waits for its last requests, or frees its memory."""
         return models_in_state(body, "UNLOADING")
 
-    def load_model(self, model: str) -> Request:
-        """Build a load by the repository extension."""
+    def load_model(self, model: str, _service: str) -> Request:
+        """Build a load by the repository extension: requests name the model itself."""
         return control(model, "load", {})
 
     def unload_model(self, model: str) -> Request:

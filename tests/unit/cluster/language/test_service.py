@@ -229,6 +229,7 @@ KEYS_FOLLOW = "Keys: name, tenant, model_repository"
         ({"pool": "Small"}, f"pool: {NAME}, with no hyphen at either end, not 'Small'."),
         ({"pool": "a", "nodes": 2}, "nodes: replicas of a pool have one node, not 2."),
         ({"pool": "a", "adapters": {"b": "c"}}, "adapters, pool: give at most one of the two."),
+        ({"pool": "a", "model_file": "b"}, "model_file, pool: give at most one of the two."),
         ({"pool": "a", "session_affinity": "sequence"}, "leave it or pool out."),
         ({"model_mib": 0}, "model_mib: a whole number from 1 to 1073741824, not 0."),
     ],

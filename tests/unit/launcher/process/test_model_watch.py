@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from builders.service_specs import a_spec
 
 from slicewise.launcher.probing.prober import Replica
 from slicewise.launcher.process.model_watch import ModelWatch
@@ -47,6 +48,15 @@ class Server:
         return ReplicaModels(self.ready)
 
 
+def plan_of(name: str, group: str, models: Mapping[Any, Any]) -> SimpleNamespace:
+    spec = a_spec(tenant="nlp", name=name, model=name, pool="small", start_timeout_s=600)
+    route = SimpleNamespace(group=group)
+    service = f"nlp/{name}"
+    return SimpleNamespace(
+        service=service, array_job_id=ARRAY, spec=spec, route=route, models=models
+    )
+
+
 class Pool:
     """A pool of which one replica runs, at times that a test says."""
 
@@ -66,18 +76,7 @@ class Pool:
         }
         placement = {(ARRAY, 0): frozenset({"own", *models})}
         services = [
-            SimpleNamespace(
-                service=f"nlp/{model}",
-                array_job_id=ARRAY,
-                spec=SimpleNamespace(
-                    name=model,
-                    model=model,
-                    pool="small",
-                    start_timeout_s=600,
-                ),
-                route=SimpleNamespace(group=self.group),
-                models=placement if model == "own" else {},
-            )
+            plan_of(model, self.group, placement if model == "own" else {})
             for model in MODELS
             if decided
         ]
@@ -107,6 +106,7 @@ async def test_a_replica_loads_what_it_lacks_one_after_the_other_and_is_asked_se
         RUN: ReplicaModels(frozenset({"own", "a", "b"}), loads=3, load_s={"a": 2.5, "b": 2.5})
     }
     assert [told.load_timeout_s for told in pool.server.told] == [600, 600]
+    assert dict(pool.server.told[0].services) == {name: name for name in MODELS}
     # A server that has lost a model is seen, and loads it again.
     pool.server.ready -= {"b"}
     await pool.looks(58.0)

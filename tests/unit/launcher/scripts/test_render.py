@@ -17,7 +17,7 @@ from slicewise.launcher.gateway.runtime_api import files_needed, most_files_of
 from slicewise.launcher.rules.engines.engine import OPENAI_API
 from slicewise.launcher.rules.engines.registry import ENGINES, start_settings
 from slicewise.launcher.rules.engines.triton import Triton
-from slicewise.launcher.scripts import render
+from slicewise.launcher.scripts import models, render
 from slicewise.launcher.scripts.render import Owners, gateway_files, service_script
 
 
@@ -374,6 +374,19 @@ def test_what_haproxy_would_misread_is_refused(settings: dict[str, object], user
 
 def test_llama_server_has_its_usual_slots_where_the_concurrency_is_learnt(tmp_path: Path):
     assert "--parallel 4 " in llamacpp_script(tmp_path / "llama-server", concurrency="auto")
+
+
+def test_servers_for_each_model_are_started_by_a_program_in_the_script():
+    alone = script(engine="llamacpp")
+    assert "models.py" not in alone + script(pool="small")
+    pooled = script(engine="llamacpp", pool="small", environment={"A": "b"})
+    assert Path(models.__file__).read_text().strip() in pooled
+    first = pooled.index('python3 "$private/models.py" "$private" "$models" m ')
+    # Each server reads its own environment.
+    assert first < pooled.index("sh -c", first) < pooled.index("triton server", first)
+    image = {"runtime": "apptainer", "image": "/images/llama.sif"}
+    outside = script(engine="llamacpp", pool="small", **image)
+    assert outside.index('"$private/models.py" "$private"') < outside.index("apptainer exec")
 
 
 def weights_words(**change: object) -> list[str]:

@@ -182,10 +182,10 @@ def test_media_by_url_are_opened_only_where_the_engine_can_do_it(
     assert refused in str(caught.value)
 
 
-@pytest.mark.parametrize("engine", ["triton", "vllm", "llamacpp"])
+@pytest.mark.parametrize("engine", ["triton", "llamacpp", "vllm", "sglang"])
 def test_a_pool_needs_an_engine_that_loads_models_while_it_serves(engine: str):
     require_pool_engine(a_spec(engine=engine))
-    if engine == "triton":
+    if engine in {"triton", "llamacpp"}:
         require_pool_engine(a_spec(engine=engine, pool="small"))
         return
     with pytest.raises(InvalidInputError, match="SW-SERVICE") as caught:

@@ -1,10 +1,12 @@
 """Tests how llama.cpp's server is asked, and how its answers, files and log are read."""
 
 import json
+import re
 
 import pytest
+from builders.service_specs import a_spec
 
-from slicewise.launcher.rules.engines.engine import Probe
+from slicewise.launcher.rules.engines.engine import PooledEngine, Probe
 from slicewise.launcher.rules.engines.llamacpp import LlamaCpp
 from slicewise.launcher.rules.engines.model_files import ModelFiles, ModelNeeds
 
@@ -105,3 +107,29 @@ def test_a_line_of_its_log_is_read_with_and_without_a_time(time: str):
     assert ENGINE.log_notice.match(f"{time}I {said}")
     assert not ENGINE.log_notice.match(f"{time}E {said}")
     assert ENGINE.log_time_s(f"{time}E {said}", 1.0) is None
+
+
+def test_in_a_pool_it_has_a_server_for_each_model_whose_words_are_put_in_later():
+    pooled = " ".join(ENGINE.options(a_spec(pool="small"), is_measured=False))
+    alone = " ".join(ENGINE.options(a_spec(), is_measured=False))
+    words = ("--model '{file}'", "--alias '{model}'", "--host '{socket}'")
+    assert all(word in pooled and word not in alone for word in words)
+    measured = ENGINE.options(a_spec(pool="small"), is_measured=True)
+    assert measured == ENGINE.options(a_spec(), is_measured=True)
+
+
+def test_what_its_servers_have_is_read_and_ordered():
+    engine: PooledEngine = ENGINE
+    answer = b'{"models":{"a":"ready","b":"loading","c":"leaving"}}'
+    assert (engine.ready_models(answer), engine.leaving_models(answer)) == ({"a"}, {"c"})
+    load, unload = engine.load_model("m", "chat"), engine.unload_model("m")
+    assert (load.path, json.loads(load.head)) == (
+        "/slicewise/models/load",
+        {"model": "m", "service": "chat"},
+    )
+    assert (unload.path, json.loads(unload.head)) == ("/slicewise/models/unload", {"model": "m"})
+    # Clients of the gateway come to none of these paths.
+    assert not any(re.fullmatch(path, load.path) for path in ENGINE.http_paths)
+    for answer in (b"", b"[]", b'{"models":["a"]}', b'{"models":{"a":1}}'):
+        with pytest.raises((TypeError, ValueError)):
+            engine.ready_models(answer)

@@ -1,0 +1,150 @@
+"""Tests what gives each model of a pool a server of its own: llama.cpp's, behind a real door."""
+
+import ast
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pool_replica
+import pytest
+from pool_replica import OWN, Served
+from waiting import PATIENCE_S, until, until_done
+
+from slicewise.launcher.probing import prober as probing
+from slicewise.launcher.rules.pools.types import ReplicaModels
+from slicewise.launcher.scripts import models
+from slicewise.sandbox.servers import llamacpp
+from slicewise.sandbox.servers.tiny_gguf import write_tiny_model
+
+OTHER, BROKEN, ABSENT = "other", "broken", "absent"
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    monkeypatch.setattr(probing, "DEADLINE_S", PATIENCE_S)
+    command = llamacpp.stage(tmp_path / "bin", tmp_path / "llamacpp", Path(sys.executable))
+    for name in (OWN, OTHER, BROKEN):
+        (tmp_path / "models" / name).mkdir(parents=True)
+        write_tiny_model(tmp_path / "models" / name / "m.gguf")
+    (tmp_path / "models" / OTHER / "mmproj-m.gguf").write_text("reads images")
+    (tmp_path / "models" / BROKEN / "m.gguf").write_text("no model")
+    with pool_replica.served("llamacpp", command, tmp_path) as replica:
+        yield replica
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    body: str
+
+
+async def asked(
+    served: Served, path: str, service: str, body: dict[str, object] | None = None
+) -> Answer:
+    """What a client gets whom the gateway has let in for a service."""
+    reader, writer = await asyncio.open_unix_connection(served.private / "http.sock")
+    content = b"" if body is None else json.dumps(body).encode()
+    head = (
+        f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nHost: here\r\n"
+        f"X-Slicewise-Service: nlp/{service}\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    writer.write(head.encode() + content)
+    answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
+    writer.close()
+    status, _, rest = answer.partition(b"\r\n\r\n")
+    return Answer(int(status.split()[1]), rest.decode())
+
+
+async def model_of(served: Served, service: str, **keys: object) -> str:
+    """The model that answers a service's completion."""
+    body = {"model": "whatever", "prompt": "a", "max_tokens": 3, **keys}
+    answer = await asked(served, "/v1/completions", service, body)
+    assert answer.status == 200
+    model: str = json.loads(answer.body)["model"]
+    return model
+
+
+async def test_each_service_has_its_model_whatever_its_clients_name(served: Served):
+    await until_done(served.is_ready, bool)
+    assert await served.fits() == ReplicaModels(frozenset({OWN}))
+    loaded = await served.fits(OTHER)
+    assert loaded is not None
+    assert (loaded.ready, loaded.loads, loaded.load_s.keys()) == ({OWN, OTHER}, 1, {OTHER})
+    assert await served.fits(OTHER) == ReplicaModels(frozenset({OWN, OTHER}))
+    both = [await model_of(served, name, model=OWN) for name in ("own-service", "other-service")]
+    assert both == [OWN, OTHER]
+    # No client changes what is loaded, nor is led to another service's model.
+    orders = await asked(served, "/slicewise/models/unload", "own-service", {"model": OTHER})
+    assert orders.status == 404
+    unknown = await asked(served, "/v1/models", "nobody")
+    assert (unknown.status, "no model of nobody" in unknown.body) == (503, True)
+    assert await served.fits() == ReplicaModels(frozenset({OWN}))
+    assert (await asked(served, "/v1/models", "other-service")).status == 503
+    assert await served.is_ready()
+
+
+async def test_one_that_can_not_be_loaded_leaves_the_others(served: Served):
+    await until_done(served.is_ready, bool)
+    for model, why in ((BROKEN, "its server ended with 1: "), (ABSENT, "has no .gguf file")):
+        failed = await served.fits(model)
+        assert failed is not None
+        assert (failed.ready, failed.loads) == ({OWN}, 0)
+        assert why in failed.refused[model]
+    assert await served.is_ready()
+
+
+async def test_a_model_is_unloaded_once_its_requests_are_answered(served: Served):
+    await until_done(served.is_ready, bool)
+    await served.fits(OTHER)
+    answering = asyncio.create_task(
+        model_of(served, "other-service", max_tokens=1000, ignore_eos=True)
+    )
+    await asyncio.sleep(0.2)
+    assert await served.fits() == ReplicaModels(frozenset({OWN}))
+    assert await answering == OTHER
+
+
+async def test_a_server_that_ends_is_missed_and_with_the_first_all_end(served: Served):
+    await until_done(served.is_ready, bool)
+    await served.fits(OTHER)
+    os.kill(pid_of(OTHER), signal.SIGKILL)
+
+    async def ready() -> frozenset[str] | None:
+        answer = await served.fits()
+        return answer and answer.ready
+
+    await until_done(ready, lambda names: names == {OWN})
+    again = await served.fits(OTHER)
+    assert again is not None
+    assert again.ready == {OWN, OTHER}
+    other = pid_of(OTHER)
+    os.kill(pid_of(OWN), signal.SIGKILL)
+    until(lambda: served.server.poll() is not None)
+    assert served.server.returncode == 128 + signal.SIGKILL
+    until(lambda: not Path(f"/proc/{other}/cmdline").exists())
+    assert await served.fits(OTHER) is None
+
+
+def pid_of(model: str) -> int:
+    """The process of a model's server that this test has started."""
+    for status in Path("/proc").glob("[0-9]*/cmdline"):
+        words = status.read_bytes().split(b"\0")
+        is_server = b"--alias" in words and str(os.getpid()).encode() in _environment(status)
+        if is_server and words[words.index(b"--alias") + 1] == model.encode():
+            return int(status.parent.name)
+    raise AssertionError(model)
+
+
+def _environment(cmdline: Path) -> list[bytes]:
+    variables = (cmdline.parent / "environ").read_bytes().split(b"\0")
+    return [variable.partition(b"=")[2] for variable in variables if b"SLURM_JOB_ID" in variable]
+
+
+def test_its_syntax_is_that_of_python_3_8():
+    ast.parse(Path(models.__file__).read_text(), feature_version=(3, 8))
