@@ -6,6 +6,7 @@ CREATE TABLE slicewise.pool_hours (
     run_start_s bigint,
     service text,
     used_ms jsonb NOT NULL,
+    told_ms bigint NOT NULL,
     divided_ms bigint NOT NULL DEFAULT 0,
     hour_millislice_s bigint NOT NULL DEFAULT 0,
     millislice_s bigint NOT NULL DEFAULT 0
@@ -34,9 +35,9 @@ CREATE FUNCTION slicewise.note_pool_uses(of_cluster text, seen_by text, uses jso
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     INSERT INTO slicewise.pool_hours AS h
-           (cluster, hour_s, array_job_id, index, run_start_s, service, used_ms)
+           (cluster, hour_s, array_job_id, index, run_start_s, service, used_ms, told_ms)
     SELECT of_cluster, x.hour_s, x.array_job_id, x.index, x.run_start_s, x.service,
-           jsonb_build_object(seen_by, max(x.used_ms))
+           jsonb_build_object(seen_by, max(x.used_ms)), max(x.used_ms)
       FROM jsonb_to_recordset(uses) AS x (
            array_job_id bigint, index bigint, run_start_s bigint, service text, hour_s bigint,
            used_ms bigint)
@@ -44,8 +45,9 @@ AS $$
                         AND extract(epoch FROM now() + interval '1 hour')
      GROUP BY 2, 3, 4, 5, 6 ORDER BY 2, 3, 4, 5, 6
         ON CONFLICT ON CONSTRAINT pk_pool_hours DO UPDATE
-       SET used_ms = h.used_ms || excluded.used_ms
-     WHERE coalesce((h.used_ms ->> seen_by)::bigint, -1) < (excluded.used_ms ->> seen_by)::bigint;
+       SET used_ms = h.used_ms || excluded.used_ms,
+           told_ms = h.told_ms + excluded.told_ms - coalesce((h.used_ms ->> seen_by)::bigint, 0)
+     WHERE coalesce((h.used_ms ->> seen_by)::bigint, -1) < excluded.told_ms;
 $$;
 
 -- Books parts of hours: of each what the service had before, as whoever decided saw it, and has

@@ -14,8 +14,8 @@ from slicewise.slurm_plugin.rules.accounting.shared_runs import HOUR_S, USAGE_DE
 
 _DUE = """
 WITH used AS MATERIALIZED (
-    SELECT h.*, split_part(h.service, '/', 1) AS tenant,
-           (SELECT sum(value::bigint) FROM jsonb_each_text(h.used_ms))::bigint AS all_ms
+    SELECT split_part(h.service, '/', 1) AS tenant, h.array_job_id, h.index, h.run_start_s,
+           h.hour_s, h.service, h.told_ms, h.divided_ms, h.hour_millislice_s, h.millislice_s
       FROM slicewise.pool_hours h
      WHERE h.cluster = :cluster AND h.hour_s <= :until_s
 ), found AS MATERIALIZED (
@@ -35,33 +35,40 @@ WITH used AS MATERIALIZED (
                                            WHEN 'reverse' THEN -t.amount END), 0) AS used,
                   (max(ARRAY[t.number, t.until_s]))[2] AS end_s
              FROM slicewise.transfers t WHERE t.run_id = r.id) AS b
-), hours AS (
-    SELECT f.*, u.hour_s,
-           greatest(0, least(u.hour_s + 3600, f.end_s) - greatest(u.hour_s, f.run_start_s))
-           AS length_s,
-           jsonb_object_agg(u.service, u.all_ms) AS used_ms,
-           jsonb_object_agg(u.service, u.millislice_s) AS booked,
-           bool_or(u.all_ms <> u.divided_ms) AS is_told,
-           array_agg(DISTINCT u.hour_millislice_s) AS amounts_before,
-           coalesce((SELECT sum(e.amount) FROM slicewise.share_entries e
-                      WHERE (e.run_id, e.hour_s) = (f.run_id, u.hour_s) AND e.tenant <> f.tenant),
-                    0) AS others
-      FROM found f JOIN used u USING (tenant, array_job_id, index, run_start_s)
+), others AS MATERIALIZED (
+    SELECT e.run_id, e.hour_s, sum(e.amount) AS amount
+      FROM found f JOIN slicewise.share_entries e ON e.run_id = f.run_id AND e.tenant <> f.tenant
+     GROUP BY 1, 2
+), due AS MATERIALIZED (
+    SELECT DISTINCT u.hour_s, f.array_job_id, f.index, f.run_start_s, f.tenant, f.payer, f.owner,
+           a.amount, l.length_s
+      FROM found f
+      JOIN used u USING (tenant, array_job_id, index, run_start_s)
+      LEFT JOIN others o USING (run_id, hour_s)
+     CROSS JOIN LATERAL (
+           SELECT greatest(0, least(u.hour_s + 3600, f.end_s) - greatest(u.hour_s, f.run_start_s))
+                  AS length_s) AS l
+     CROSS JOIN LATERAL (
+           SELECT CASE WHEN f.is_waived THEN 0
+                       ELSE greatest(0, f.cost_millislices * l.length_s - coalesce(o.amount, 0))
+                       END::bigint AS amount) AS a
      WHERE u.service <> f.owner
-     GROUP BY f.run_id, f.tenant, f.array_job_id, f.index, f.run_start_s, f.payer,
-              f.cost_millislices, f.end_s, f.is_waived, f.owner, u.hour_s
-), amounts AS (
-    SELECT *, CASE WHEN is_waived THEN 0
-                   ELSE greatest(0, cost_millislices * length_s - others) END::bigint AS amount
-      FROM hours
+       AND (u.told_ms <> u.divided_ms OR u.hour_millislice_s <> a.amount)
+     ORDER BY 1, 2, 3, 4 LIMIT :most
 )
 SELECT array_job_id, index, run_start_s, hour_s, tenant, payer, owner, amount,
-       1000 * length_s AS length_ms, used_ms, booked
-  FROM amounts WHERE is_told OR ARRAY[amount] <> amounts_before
- ORDER BY hour_s, array_job_id, index, run_start_s LIMIT :most
+       1000 * length_s AS length_ms, jsonb_object_agg(u.service, u.told_ms) AS used_ms,
+       jsonb_object_agg(u.service, u.millislice_s) AS booked
+  FROM due d JOIN used u USING (hour_s, array_job_id, index, run_start_s, tenant)
+ WHERE u.service <> d.owner
+ GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9 ORDER BY hour_s, array_job_id, index, run_start_s
 """
 """Hours that are over and not divided, or not as what is known now says: of a run that goes on all
 of the hour, of one that has ended up to its end, without what other tenants bear of it."""
+
+
+_SETTING = text("SELECT set_config('jit', 'off', true)")
+"""To compile ``_DUE`` takes longer than to run it."""
 
 
 class Pools(LedgerPart):
@@ -81,6 +88,7 @@ class Pools(LedgerPart):
         until_s = now_s - HOUR_S - USAGE_DELAY_S
         wanted = {"cluster": self._cluster, "until_s": until_s, "most": most}
         with reading(self._engine) as connection:
+            connection.execute(_SETTING)
             return tuple(PoolHour(*row) for row in connection.execute(text(_DUE), wanted))
 
     def divide(self, hours: Sequence[PoolHour], zone: str) -> int:
