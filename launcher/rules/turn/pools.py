@@ -226,8 +226,8 @@ def shared(
     """Decide which models the pool's replicas have, and which services' requests they get.
 
     ``modes`` are those of all replicas' servers for the services whose slots they are. A model that
-    is to go gets no new requests first, and is unloaded once it has none; what is to come is loaded
-    after that.
+    is to go gets no new requests first, and is unloaded once it has none. What is to come is chosen
+    after that, so that a replica never gets requests for what it was just told to give up.
     """
     arrays = {member.model: member.newest.array_job_id for member in members}
     replicas = tuple(_replicas(members, modes, heard, arrays, now_s))
@@ -241,10 +241,6 @@ def shared(
     ready: Counter[str] = Counter()
     for replica in replicas:
         to_have = placed.models.get(replica.place, frozenset(replica.told.models))
-        told[replica.place] = replace(
-            replica.told,
-            models={name: replica.told.models.get(name, arrays[name]) for name in sorted(to_have)},
-        )
         draining = set[str]()
         for member in members:
             if member.model == replica.member.model:
@@ -254,9 +250,13 @@ def shared(
                 ready[member.key] += mode is ServerMode.READY
                 if member.model not in to_have:
                     draining.add(member.model)
-        if replica.heard is not None and draining:
-            to_have = (to_have & replica.heard.ready) | draining
-        models[replica.place] = to_have | {replica.member.model}
+        if draining:
+            to_have &= replica.told.models.keys()
+        told[replica.place] = replace(
+            replica.told,
+            models={name: replica.told.models.get(name, arrays[name]) for name in sorted(to_have)},
+        )
+        models[replica.place] = to_have | draining | {replica.member.model}
     return Shared(told, models, targets, ready, placed.unplaced, _refused(members, replicas))
 
 
