@@ -4,7 +4,7 @@ STUDIES_VENV := .venv-studies
 STUDIES_READY := $(STUDIES_VENV)/.ready
 STUDY := $(STUDIES_VENV)/bin/python -m studies
 
-.PHONY: studies-test bench-autoscale bench-unseen-loads bench-lengths bench-forecasters bench-priorities bench-headline bench-simulator bench-first-tokens bench-capacity bench-prefix bench-placement bench-lending bench-queue-order bench-readers
+.PHONY: studies-test bench-autoscale bench-autoscale-many bench-unseen-loads bench-lengths bench-forecasters bench-priorities bench-headline bench-simulator bench-first-tokens bench-capacity bench-prefix bench-placement bench-lending bench-queue-order bench-readers
 
 $(STUDIES_READY): pyproject.toml requirements.lock
 	$(call ENVIRONMENT,$(STUDIES_VENV),product studies,300 MB on disk: some seconds)
@@ -15,6 +15,9 @@ studies-test: $(STUDIES_READY) ## The studies' own tests (two minutes)
 
 bench-autoscale: $(STUDIES_READY) ## Study: autoscaling policies replayed on real arrivals: build/reports/autoscale.json (minutes)
 	@$(STUDY).autoscale
+
+bench-autoscale-many: $(STUDIES_READY) ## Study: many services at once, with caches and pools: build/reports/autoscale_many.json, .png (half an hour)
+	@$(STUDY).autoscale.many
 
 bench-unseen-loads: $(STUDIES_READY) ## Study: autoscaling on loads drawn at random: build/reports/autoscale_unseen.json (LOADS=14 FIRST=0; half an hour)
 	@$(STUDY).autoscale.unseen $(if $(FIRST),--first $(FIRST)) $(if $(LOADS),--loads $(LOADS))

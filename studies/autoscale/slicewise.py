@@ -1,6 +1,7 @@
 """The launcher's own decision as a policy of the replay, unchanged."""
 
 from slicewise.launcher.rules.autoscale.policy import Memory, autoscale, initial
+from slicewise.launcher.rules.autoscale.rest import is_at_rest, rested
 from slicewise.launcher.rules.autoscale.types import ReplicaStart, Scaling, ServiceLook, Supply
 from slicewise.launcher.rules.gateway.types import Load
 from studies.autoscale.policy import Seen
@@ -10,13 +11,17 @@ from studies.autoscale.workload import MAX_REPLICAS, SLO_S
 class Slicewise:
     """The launcher's decision; ``target``: the share of requests to get a place within the SLO.
 
+    ``least`` and ``most`` bound the replicas.
+
     Attributes:
         in_time: how many requests may wait before the gateway serves the newest first; None:
             first come, first served.
     """
 
-    def __init__(self, concurrency: int, target: float) -> None:
-        self._scaling = Scaling(0, MAX_REPLICAS, concurrency, max_queue_s=SLO_S, aim=target)
+    def __init__(
+        self, concurrency: int, target: float, least: int = 0, most: int = MAX_REPLICAS
+    ) -> None:
+        self._scaling = Scaling(least, most, concurrency, max_queue_s=SLO_S, aim=target)
         self._memory: Memory | None = None
         self.in_time: int | None = None
 
@@ -28,6 +33,15 @@ class Slicewise:
         self._memory, decision = autoscale(self._scaling, self._memory, look)
         self.in_time = decision.in_time
         return decision.wanted
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether all further looks without a request and a replica teach the same."""
+        return self._memory is not None and is_at_rest(self._memory)
+
+    def rest(self, at_s: float, looks: int) -> None:
+        """Learn of so many more looks at rest, the last of them at ``at_s``."""
+        self._memory = rested(self._memory, at_s, looks)
 
 
 def _look(seen: Seen) -> ServiceLook:

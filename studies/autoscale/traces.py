@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slicewise.simulation.history.requests import read_requests
 from slicewise.simulation.rules.services.traffic import OUTPUT_TOKEN_S, PROMPT_TOKEN_S
@@ -84,11 +85,19 @@ _azure, _mooncake = _by_tokens(_azure_tokens), _by_tokens(_mooncake_tokens)
 
 def _gentd26(path: Path, rng: np.random.Generator) -> Requests:
     """GenTD26: image requests of 23 days, folded into one day, with their own execution times."""
+    times, work, _ = gentd26_by_model(path, rng)
+    return _from_zero(times % _DAY_S, work)
+
+
+def gentd26_by_model(
+    path: Path, rng: np.random.Generator
+) -> tuple[Floats, Floats, NDArray[np.str_]]:
+    """GenTD26's requests in the trace's order: seconds since the first, of work, base model."""
     rows = [row for row in _rows(path) if row["exec_time_seconds"]]
     times = np.array([datetime.fromisoformat(row["gmt_create"]).timestamp() for row in rows])
     work = np.array([float(row["exec_time_seconds"]) for row in rows])
-    days = _spread(times - times.min(), rng) % _DAY_S
-    return _from_zero(days, work)
+    models = np.array([row["checkpoint_model_version_id"] for row in rows])
+    return _spread(times - times.min(), rng), work, models
 
 
 def _plain(path: Path, rng: np.random.Generator) -> Requests:

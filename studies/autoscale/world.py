@@ -151,7 +151,8 @@ class World:
         self._events: list[tuple[float, int, Replica]] = []
         self._order = 0
         for _ in range(workload.first_replicas):
-            replica = Replica(stage=Stage.READY)
+            replica = self._new(-1, 0.0, 0.0)
+            replica.stage = Stage.READY
             self.replicas[Stage.READY].append(replica)
             self.requests.open(replica)
 
@@ -159,6 +160,9 @@ class World:
     def now_s(self) -> float:
         """Seconds since the replay began."""
         return self.requests.now_s
+
+    def _new(self, number: int, queue_s: float, load_s: float) -> Replica:
+        return Replica(number=number, queue_s=queue_s, load_s=load_s)
 
     @property
     def ready(self) -> Sequence[Replica]:
@@ -252,7 +256,7 @@ class World:
         self._count()
         starts, number = self.workload.starts, self.released % self.workload.starts.load_s.size
         queue_s, load_s = float(starts.queue_s[number]), float(starts.load_s[number])
-        replica = Replica(number=number, queue_s=queue_s, load_s=load_s)
+        replica = self._new(number, queue_s, load_s)
         self.released += 1
         self.replicas[Stage.PENDING].append(replica)
         self._later(self.now_s + replica.queue_s, replica)

@@ -53,11 +53,11 @@ def test_gentd26_is_folded_into_a_day(folder: Path):
     found = read(
         folder,
         "lora.csv.xz",
-        "gmt_create,exec_time_seconds\n"
-        "2024-11-15 00:00:00,30\n"
-        "2024-11-15 00:00:01,40\n"
-        "2024-11-17 12:00:00,50\n"
-        "2024-11-17 12:00:00,\n",
+        "gmt_create,exec_time_seconds,checkpoint_model_version_id\n"
+        "2024-11-15 00:00:00,30,M0000\n"
+        "2024-11-15 00:00:01,40,M0001\n"
+        "2024-11-17 12:00:00,50,M0000\n"
+        "2024-11-17 12:00:00,,M0001\n",
     )
     assert found.service_s.tolist() == [30.0, 40.0, 50.0]
     assert found.duration_s == pytest.approx(12 * 3600, abs=2)
