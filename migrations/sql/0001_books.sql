@@ -133,13 +133,15 @@ CREATE TABLE slicewise.share_days (
     payer text,
     service text,
     owner_payer text,
+    replica_of text,
     token_millislice_s bigint NOT NULL,
     idle_millislice_s bigint NOT NULL,
     weights jsonb NOT NULL,
-    CONSTRAINT pk_share_days PRIMARY KEY (cluster, day, tenant, payer, service, owner_payer)
+    CONSTRAINT pk_share_days PRIMARY KEY (
+        cluster, day, tenant, payer, service, owner_payer, replica_of)
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE slicewise.share_days
-    IS 'Sums of share entries by the day and service, and the weights of tokens of the newest hour. Changed by a function alone.';
+    IS 'Sums of share entries by the day, the service, and that whose replica it was, and the weights of tokens of the newest hour. Changed by a function alone.';
 
 CREATE TABLE slicewise.transfers (
     id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_transfers PRIMARY KEY,

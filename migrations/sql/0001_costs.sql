@@ -6,18 +6,32 @@ SELECT cluster, day, service, payer, person, key_id, requests, prompt_tokens,
  UNION ALL
 SELECT cluster, day, service, tenant, '-', '-', 0, 0, 0, 0, 0, 0,
        token_millislice_s + idle_millislice_s
-  FROM slicewise.share_days;
+  FROM slicewise.share_days
+ UNION ALL
+SELECT cluster, day, service, tenant, '-', '-', 0, 0, 0, 0, 0, 0, usage_millislice_s
+  FROM slicewise.pool_days WHERE usage_millislice_s <> 0;
 COMMENT ON VIEW slicewise.usage_sums
     IS 'Sums of usage by the day, and what tenants are charged of services'' runs in millislice-seconds, divided among no persons.';
 
 -- What of a tenant's part of a day's busy time is a person's and a key's: by the weight of their
 -- tokens, largest remainder, equal ones by name. Of idle time, and of tokens that nobody has, what a
--- tenant is charged is nobody's.
+-- tenant is charged is nobody's. What services of a pool used of each other's replicas was busy time.
 CREATE VIEW slicewise.usage_costs AS
-WITH charged AS NOT MATERIALIZED (
-    SELECT cluster, day, service, tenant AS payer, sum(token_millislice_s) AS amount,
-           sum(idle_millislice_s) AS idle, (array_agg(weights ORDER BY payer, owner_payer))[1] AS weights
-      FROM slicewise.share_days GROUP BY 1, 2, 3, 4
+WITH summed AS NOT MATERIALIZED (
+    SELECT cluster, day, service, payer, sum(tokens) AS tokens, sum(idle) AS idle,
+           coalesce((array_agg(weights ORDER BY place) FILTER (WHERE weights IS NOT NULL))[1],
+                    '{"prompt": 1000, "cached_prompt": 100, "output": 2000}') AS weights
+      FROM (SELECT cluster, day, service, tenant AS payer, token_millislice_s AS tokens,
+                   idle_millislice_s AS idle, weights, (payer, owner_payer, replica_of) AS place
+              FROM slicewise.share_days
+             UNION ALL
+            SELECT cluster, day, service, tenant, usage_millislice_s, 0, NULL, NULL
+              FROM slicewise.pool_days WHERE usage_millislice_s <> 0) AS booked
+     GROUP BY 1, 2, 3, 4
+), charged AS NOT MATERIALIZED (
+    SELECT cluster, day, service, payer, greatest(0, tokens) AS amount,
+           idle + least(0, tokens) AS idle, weights
+      FROM summed
 ), weighed AS (
     SELECT u.cluster, u.day, u.service, u.payer, u.person, u.key_id, u.requests, u.prompt_tokens,
            u.cached_prompt_tokens, u.output_tokens, u.first_tokens, u.first_token_ms,
@@ -58,7 +72,7 @@ SELECT cluster, day, tenant, payer, service, token_millislice_s + idle_millislic
        0::bigint AS cached_prompt_tokens, 0::bigint AS output_tokens, 0::bigint AS pooled
   FROM slicewise.share_days WHERE tenant <> split_part(service, '/', 1)
  UNION ALL
-SELECT cluster, day, split_part(service, '/', 1), owner_payer, service, 0,
+SELECT cluster, day, split_part(service, '/', 1), owner_payer, replica_of, 0,
        token_millislice_s + idle_millislice_s, 0, 0, 0, 0, 0
   FROM slicewise.share_days WHERE tenant <> split_part(service, '/', 1)
  UNION ALL

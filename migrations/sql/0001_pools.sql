@@ -11,6 +11,8 @@ CREATE TABLE slicewise.pool_hours (
     hour_millislice_s bigint NOT NULL DEFAULT 0,
     millislice_s bigint NOT NULL DEFAULT 0
         CONSTRAINT ck_pool_hours_part_in_range CHECK (millislice_s BETWEEN 0 AND hour_millislice_s),
+    usage_millislice_s bigint NOT NULL DEFAULT 0
+        CONSTRAINT ck_pool_hours_usage_all_or_none CHECK (usage_millislice_s IN (0, millislice_s)),
     CONSTRAINT pk_pool_hours PRIMARY KEY (
         cluster, hour_s, array_job_id, index, run_start_s, service)
 ) WITH (fillfactor = 70);
@@ -24,10 +26,11 @@ CREATE TABLE slicewise.pool_days (
     payer text,
     service text,
     millislice_s bigint NOT NULL,
+    usage_millislice_s bigint NOT NULL,
     CONSTRAINT pk_pool_days PRIMARY KEY (cluster, day, tenant, payer, service)
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE slicewise.pool_days
-    IS 'By the day: what a service used of its pool''s other replicas, less what others used of its own. A tenant''s are zero together. Changed by a function alone.';
+    IS 'By the day: what a service used of its pool''s other replicas, less what others used of its own; and in those hours alone that are shared among tenants, too. A tenant''s are zero together. Changed by a function alone.';
 
 -- What a process of the launcher has seen in all of each hour: of what it says again, or late, the
 -- largest counts. What is older than a week comes too late.
@@ -68,25 +71,30 @@ BEGIN
     WITH changed AS (
         UPDATE slicewise.pool_hours h
            SET divided_ms = x.divided_ms, hour_millislice_s = x.hour_millislice_s,
-               millislice_s = x.after
+               millislice_s = x.after,
+               usage_millislice_s = CASE WHEN x.is_shared THEN x.after ELSE 0 END
           FROM jsonb_to_recordset(parts) AS x (
                hour_s bigint, array_job_id bigint, index bigint, run_start_s bigint, service text,
                tenant text, payer text, owner text, divided_ms bigint, hour_millislice_s bigint,
-               before bigint, after bigint)
+               is_shared boolean, before bigint, after bigint)
+          JOIN slicewise.pool_hours old USING (hour_s, array_job_id, index, run_start_s, service)
          WHERE (h.cluster, h.hour_s, h.array_job_id, h.index, h.run_start_s, h.service)
                = (of_cluster, x.hour_s, x.array_job_id, x.index, x.run_start_s, x.service)
-           AND h.millislice_s = x.before
+           AND old.cluster = of_cluster AND h.millislice_s = x.before
         RETURNING (to_timestamp(h.hour_s) AT TIME ZONE zone)::date AS day, x.tenant, x.payer,
-                  h.service, x.owner, x.after - x.before AS more
+                  h.service, x.owner, x.after - x.before AS more,
+                  h.usage_millislice_s - old.usage_millislice_s AS more_usage
     ), moved AS (
         INSERT INTO slicewise.pool_days AS d
-        SELECT of_cluster, c.day, c.tenant, c.payer, m.service, sum(m.amount)
+        SELECT of_cluster, c.day, c.tenant, c.payer, m.service, sum(m.amount), sum(m.usage)
           FROM changed c
-         CROSS JOIN LATERAL (VALUES (c.service, c.more), (c.owner, -c.more)) AS m (service, amount)
-         WHERE c.more <> 0
+         CROSS JOIN LATERAL (VALUES (c.service, c.more, c.more_usage),
+                                    (c.owner, -c.more, -c.more_usage)) AS m (service, amount, usage)
+         WHERE (c.more, c.more_usage) <> (0, 0)
          GROUP BY 2, 3, 4, 5 ORDER BY 2, 3, 4, 5
             ON CONFLICT ON CONSTRAINT pk_pool_days DO UPDATE
-           SET millislice_s = d.millislice_s + excluded.millislice_s
+           SET millislice_s = d.millislice_s + excluded.millislice_s,
+               usage_millislice_s = d.usage_millislice_s + excluded.usage_millislice_s
     )
     SELECT count(*) INTO booked FROM changed;
     RETURN booked;

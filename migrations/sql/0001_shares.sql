@@ -72,10 +72,13 @@ BEGIN
         END IF;
     END LOOP;
 
-    -- What requests say they asked, else what the run's array was submitted as.
+    -- The replica is of what its array was submitted as, else of what requests say they asked. In a
+    -- pool another tenant may have asked another service there.
     INSERT INTO slicewise.share_days AS d
-    SELECT r.cluster, e.day, e.tenant, coalesce(e.payer, e.tenant), r.tenant || '/' || n.name,
-           coalesce(r.payer, r.tenant),
+    SELECT r.cluster, e.day, e.tenant, coalesce(e.payer, e.tenant),
+           r.tenant || '/' || CASE WHEN e.part = 'tokens' AND e.tenant <> r.tenant
+                                   THEN coalesce(a.by_tenant, n.name) ELSE n.name END,
+           coalesce(r.payer, r.tenant), r.tenant || '/' || n.name,
            coalesce(sum(e.amount) FILTER (WHERE e.part = 'tokens'), 0),
            coalesce(sum(e.amount) FILTER (WHERE e.part = 'idle'), 0),
            (array_agg(h.weights ORDER BY e.hour_s DESC))[1]
@@ -86,18 +89,21 @@ BEGIN
            SELECT substring(r.task, '^[0-9]{1,18}')::bigint AS array_job_id,
                   substring(r.task, '_([0-9]{1,18})$')::bigint AS index) AS t
      CROSS JOIN LATERAL (
+           SELECT max(split_part(u.service, '/', 2)) AS name,
+                  max(split_part(u.service, '/', 2)) FILTER (WHERE u.payer = e.tenant) AS by_tenant
+             FROM slicewise.usage_hours u
+            WHERE (u.cluster, u.hour_s, u.array_job_id, u.index, u.run_start_s,
+                   split_part(u.service, '/', 1))
+                  = (r.cluster, e.hour_s, t.array_job_id, t.index, r.start_s, r.tenant)) AS a
+     CROSS JOIN LATERAL (
            SELECT coalesce(
-                  (SELECT max(split_part(u.service, '/', 2)) FROM slicewise.usage_hours u
-                    WHERE (u.cluster, u.hour_s, u.array_job_id, u.index, u.run_start_s,
-                           split_part(u.service, '/', 1))
-                          = (r.cluster, e.hour_s, t.array_job_id, t.index, r.start_s, r.tenant)),
                   (SELECT g.name FROM slicewise.service_generations g
                     WHERE (g.cluster, g.tenant, g.array_job_id)
                           = (r.cluster, r.tenant, t.array_job_id)
                     ORDER BY g.id DESC LIMIT 1),
-                  '-') AS name) AS n
+                  a.name, '-') AS name) AS n
      WHERE e.id = ANY (entries)
-     GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
+     GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7
         ON CONFLICT ON CONSTRAINT pk_share_days DO UPDATE
        SET token_millislice_s = d.token_millislice_s + excluded.token_millislice_s,
            idle_millislice_s = d.idle_millislice_s + excluded.idle_millislice_s,

@@ -15,7 +15,8 @@ from slicewise.slurm_plugin.rules.accounting.shared_runs import HOUR_S, USAGE_DE
 _DUE = """
 WITH used AS MATERIALIZED (
     SELECT split_part(h.service, '/', 1) AS tenant, h.array_job_id, h.index, h.run_start_s,
-           h.hour_s, h.service, h.told_ms, h.divided_ms, h.hour_millislice_s, h.millislice_s
+           h.hour_s, h.service, h.told_ms, h.divided_ms, h.hour_millislice_s, h.millislice_s,
+           h.usage_millislice_s
       FROM slicewise.pool_hours h
      WHERE h.cluster = :cluster AND h.hour_s <= :until_s
 ), found AS MATERIALIZED (
@@ -41,10 +42,11 @@ WITH used AS MATERIALIZED (
      GROUP BY 1, 2
 ), due AS MATERIALIZED (
     SELECT DISTINCT u.hour_s, f.array_job_id, f.index, f.run_start_s, f.tenant, f.payer, f.owner,
-           a.amount, l.length_s
+           a.amount, l.length_s, s.run_id IS NOT NULL AS is_shared
       FROM found f
       JOIN used u USING (tenant, array_job_id, index, run_start_s)
       LEFT JOIN others o USING (run_id, hour_s)
+      LEFT JOIN slicewise.shared_hours s USING (run_id, hour_s)
      CROSS JOIN LATERAL (
            SELECT greatest(0, least(u.hour_s + 3600, f.end_s) - greatest(u.hour_s, f.run_start_s))
                   AS length_s) AS l
@@ -53,18 +55,33 @@ WITH used AS MATERIALIZED (
                        ELSE greatest(0, f.cost_millislices * l.length_s - coalesce(o.amount, 0))
                        END::bigint AS amount) AS a
      WHERE u.service <> f.owner
-       AND (u.told_ms <> u.divided_ms OR u.hour_millislice_s <> a.amount)
+       AND (u.told_ms <> u.divided_ms OR u.hour_millislice_s <> a.amount
+            OR u.usage_millislice_s <> CASE WHEN s.run_id IS NULL THEN 0 ELSE u.millislice_s END)
      ORDER BY 1, 2, 3, 4 LIMIT :most
 )
-SELECT array_job_id, index, run_start_s, hour_s, tenant, payer, owner, amount,
-       1000 * length_s AS length_ms, jsonb_object_agg(u.service, u.told_ms) AS used_ms,
-       jsonb_object_agg(u.service, u.millislice_s) AS booked
+SELECT array_job_id, index, run_start_s, hour_s, d.tenant, payer, owner, amount,
+       greatest(0, 1000 * length_s - sum(u.told_ms - o.own_ms))::bigint AS length_ms,
+       jsonb_object_agg(u.service, o.own_ms) AS used_ms,
+       jsonb_object_agg(u.service, u.told_ms) AS told_ms,
+       jsonb_object_agg(u.service, u.millislice_s) AS booked, is_shared
   FROM due d JOIN used u USING (hour_s, array_job_id, index, run_start_s, tenant)
+ CROSS JOIN LATERAL (
+       SELECT coalesce(div(u.told_ms * sum(w.weight) FILTER (WHERE w.payer = u.tenant),
+                           nullif(sum(w.weight), 0)),
+                       CASE WHEN sum(w.weight) > 0 THEN 0 ELSE u.told_ms END)::bigint AS own_ms
+         FROM (SELECT h.payer, (h.prompt_tokens - h.cached_prompt_tokens) * 10::numeric
+                               + h.cached_prompt_tokens + h.output_tokens * 20 AS weight
+                 FROM slicewise.usage_hours h
+                WHERE (h.cluster, h.hour_s, h.service, h.array_job_id, h.index, h.run_start_s)
+                      = (:cluster, u.hour_s, u.service, u.array_job_id, u.index, u.run_start_s)
+              ) AS w) AS o
  WHERE u.service <> d.owner
- GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9 ORDER BY hour_s, array_job_id, index, run_start_s
+ GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, length_s, is_shared
+ ORDER BY hour_s, array_job_id, index, run_start_s
 """
 """Hours that are over and not divided, or not as what is known now says: of a run that goes on all
-of the hour, of one that has ended up to its end, without what other tenants bear of it."""
+of the hour, of one that has ended up to its end, without what other tenants bear of it. Of a
+service's moments the tenant's own are as many as of its tokens."""
 
 
 _SETTING = text("SELECT set_config('jit', 'off', true)")
@@ -125,10 +142,11 @@ def _parts(hour: PoolHour) -> list[dict[str, Any]]:
             "tenant": hour.tenant,
             "payer": hour.payer,
             "owner": hour.owner,
-            "divided_ms": used_ms,
+            "divided_ms": told_ms,
             "hour_millislice_s": hour.amount_millislice_s,
+            "is_shared": hour.is_shared,
             "before": hour.booked[service],
             "after": amounts[service],
         }
-        for service, used_ms in hour.used_ms.items()
+        for service, told_ms in hour.told_ms.items()
     ]

@@ -329,13 +329,14 @@ SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
 
 _POOL_DAYS = """
 WITH moved AS (
-    SELECT cluster, day, tenant, payer, sum(millislice_s) AS difference
+    SELECT cluster, day, tenant, payer,
+           abs(sum(millislice_s)) + abs(sum(usage_millislice_s)) AS difference
       FROM slicewise.pool_days GROUP BY 1, 2, 3, 4
 )
-SELECT count(*) AS seen, coalesce(sum(abs(difference)), 0) AS difference,
-       (array_agg(format('pools of %s on %s, %s: its services have %s more together than its runs',
+SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
+       (array_agg(format('pools of %s on %s, %s: what its services have of each other is off by %s',
                          tenant, cluster, day, difference))
-        FILTER (WHERE difference <> 0))[1:10] AS faults
+        FILTER (WHERE difference > 0))[1:10] AS faults
   FROM moved
 """
 """What a service has more of a pool, others of its tenant have less."""

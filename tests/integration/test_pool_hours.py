@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from slicewise.cluster.language.units import Millislices
-from slicewise.cluster.rpc.usage_messages import PoolUse
+from slicewise.cluster.rpc.usage_messages import PoolUse, UsageRecord
 from slicewise.slurm_plugin.ledger.shares import WantedShares
 from slicewise.slurm_plugin.ledger.store import Ledger
-from slicewise.slurm_plugin.quota_cycle.share_hours import share_pools
+from slicewise.slurm_plugin.quota_cycle.share_hours import share_hours, share_pools
 from slicewise.slurm_plugin.rules.accounting.charge_lines import charge_lines
 from slicewise.slurm_plugin.rules.accounting.statement import (
     Day,
@@ -71,8 +71,11 @@ class Books:
     def tell(
         self, run: Run, used_s: float, service: str = "gpt", hour: int = 0, by: str = "launcher"
     ) -> None:
+        self.ledger.pools.note(by, [self.use(run, used_s, service, hour)])
+
+    def use(self, run: Run, used_s: float, service: str = "gpt", hour: int = 0) -> PoolUse:
         array, _, index = run.task.partition("_")
-        use = PoolUse(
+        return PoolUse(
             array_job_id=int(array),
             index=int(index),
             run_start_s=run.key.start_s,
@@ -80,7 +83,21 @@ class Books:
             hour_s=self.begin_s + hour * HOUR_S,
             used_ms=int(1000 * used_s),
         )
-        self.ledger.pools.note(by, [use])
+
+    def usage(self, *about: str) -> Mapping[tuple[str, ...], int]:
+        """Slice-seconds of usage; those that the division among persons leaves are the same."""
+        columns = ", ".join(about)
+        with psycopg.connect(self.url) as connection:
+            costs, sums = (
+                connection.execute(
+                    f"SELECT {columns}, sum(millislice_s)::bigint FROM slicewise.{view}"  # noqa: S608 -- constants
+                    f" GROUP BY {columns}"
+                ).fetchall()
+                for view in ("usage_costs", "usage_sums")
+            )
+        if "person" not in about:
+            assert sorted(row for row in costs if row[-1]) == sorted(row for row in sums if row[-1])
+        return {row[:-1]: row[-1] // 1000 for row in costs if row[-1]}
 
     def divide(self, after_s: int = 2 * HOUR_S) -> int:
         return share_pools(self.ledger, self.begin_s + after_s, zone=ZONE)
@@ -177,6 +194,60 @@ def test_of_what_the_operator_waives_no_service_has_anything(books: Books):
     books.end(run, 2 * HOUR_S, TransferKind.WAIVE)
     assert books.divide(3 * HOUR_S) == 2
     assert books.charged() == {"bert": 0}
+    assert books.is_right()
+
+
+def test_usage_by_service_and_person_has_what_each_used(books: Books):
+    """Beside 100 s of bert's there are 600 s of gpt's, of which another tenant asked for a half."""
+    run = books.run()
+    books.end(run, HOUR_S)
+    busy = {("bert", "vision", "ann"): (0, 200), ("gpt", "vision", "bob"): (1000, 1300),
+            ("gpt", "optics", "eve"): (1300, 1600)}  # fmt: skip
+    records = [
+        UsageRecord(
+            number=number, payer=payer, person=person, service=f"vision/{service}",
+            array_job_id=ARRAY, index=1, run_start_s=books.begin_s,
+            start_ms=1000 * (books.begin_s + from_s), end_ms=1000 * (books.begin_s + until_s),
+            prompt_tokens=0, output_tokens=until_s - from_s,
+        )
+        for number, ((service, payer, person), (from_s, until_s)) in enumerate(busy.items())
+    ]  # fmt: skip
+    books.ledger.usage.post("gateway", records, ZONE)
+    books.tell(run, 600)
+    assert books.divide() == 1
+    assert share_hours(books.ledger, {}, "owner", (), books.begin_s + 2 * HOUR_S, zone=ZONE).booked
+    # Of 800 busy seconds optics has three of eight tokens: 300 s, and so half of gpt's moments.
+    assert books.divide() == 1
+    rows, shares = books.read()
+    charged = {
+        (line.tenant, line.key): line.charged_millislice_s // 1000
+        for line in by_service(rows, shares)
+    }
+    assert charged == {
+        ("optics", "vision/gpt"): 300,
+        ("vision", "bert"): 3000,
+        ("vision", "gpt"): 300,
+    }
+    assert books.usage("service", "payer") == {
+        ("vision/gpt", "optics"): 300,
+        ("vision/bert", "vision"): 3000,
+        ("vision/gpt", "vision"): 300,
+    }
+    assert books.usage("service", "person") == {
+        ("vision/gpt", "eve"): 300,
+        ("vision/gpt", "bob"): 300,
+        ("vision/bert", "ann"): 200,
+        ("vision/bert", "-"): 2800,
+    }
+    assert books.is_right()
+    # Another launcher has seen more than the replica was busy for: that was not idle.
+    books.tell(run, 1400, by="next")
+    books.divide()
+    assert books.usage("service", "person") == {
+        ("vision/gpt", "eve"): 300,
+        ("vision/gpt", "bob"): 1269,
+        ("vision/bert", "-"): 2030,
+    }
     assert books.is_right()
 
 

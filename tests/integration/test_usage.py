@@ -625,7 +625,7 @@ def test_a_month_is_read_from_sums_by_the_day_however_many_hours_and_runs_it_has
     read = Counter[str]()
     for table, count in scanned(plan[0]["Plan"]):
         read[table] += count
-    assert read.keys() <= {"usage_days", "share_days"}
+    assert read.keys() <= {"usage_days", "share_days", "pool_days"}
     assert read["usage_days"] <= 8 * 4
 
 

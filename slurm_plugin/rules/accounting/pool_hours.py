@@ -14,10 +14,13 @@ class PoolHour:
         owner: the service whose slot it is.
         payer: the tenant whose budget pays for the run.
         amount_millislice_s: what the run's tenant bears of the hour.
-        length_ms: how much of the hour the run had.
+        length_ms: how much of the hour the run had, without the moments of other tenants' requests
+            to other services.
         used_ms: how much of it was another service's; a moment in which requests of several were in
             flight is theirs by their number.
+        told_ms: the same with other tenants' requests, as launchers have told it.
         booked: millislice-seconds that another service has of it so far.
+        is_shared: whether the hour is divided among tenants, too, so that usage has it.
     """
 
     array_job_id: int
@@ -30,7 +33,9 @@ class PoolHour:
     amount_millislice_s: int
     length_ms: int
     used_ms: Mapping[str, int] = field(hash=False)
+    told_ms: Mapping[str, int] = field(default_factory=dict, hash=False)
     booked: Mapping[str, int] = field(default_factory=dict, hash=False)
+    is_shared: bool = False
 
 
 def parts(hour: PoolHour) -> Mapping[str, int]:
