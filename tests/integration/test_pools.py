@@ -3,25 +3,30 @@
 import asyncio
 import json
 import random
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import aiohttp
 import pytest
-from quotas import until_in_force
+from quotas import own_ledger, until_in_force
 from service_status import services, until_routed
-from waiting import PATIENCE_S, until
+from waiting import PATIENCE_S, until, until_true
 
 from slicewise.sandbox.cluster import Sandbox
+from slicewise.slurm_plugin.rules.accounting.pool_hours import PoolHour, parts
 
 pytestmark = pytest.mark.integration
 
 MODELS, SLICES, SEED = 20, 3, 20_261_130
 CRASHES = 13
 """A number that ends the process of the model that is asked with it."""
+SLOW, SLOW_S = 17, 5
+"""A number that takes a model so many seconds."""
 MODEL = """\
 import os
+import time
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -34,6 +39,8 @@ class TritonPythonModel:
             value = pb_utils.get_input_tensor_by_name(request, "VALUE").as_numpy()
             if value[0] == {crashes}:
                 os._exit(1)
+            if value[0] == {slow}:
+                time.sleep({slow_s})
             made = pb_utils.Tensor("MADE", value * 1000 + {number})
             answers.append(pb_utils.InferenceResponse([made]))
         return answers
@@ -77,7 +84,9 @@ class Pool:
         for number, name in enumerate(self.names):
             version = self.models / name / "1"
             version.mkdir(parents=True)
-            (version / "model.py").write_text(MODEL.format(crashes=CRASHES, number=number))
+            (version / "model.py").write_text(
+                MODEL.format(crashes=CRASHES, slow=SLOW, slow_s=SLOW_S, number=number)
+            )
             (self.models / name / "config.pbtxt").write_text(CONFIG)
         for path in (self.models, *self.models.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
@@ -148,6 +157,28 @@ async def test_twenty_models_share_three_slices(pool: Pool) -> None:
         await asyncio.gather(*requests)
     assert statuses == {200: len(numbers)}
     assert 1 <= max(most, pool.running()) <= SLICES
+
+
+async def test_the_ledger_hears_which_services_used_a_replica(pool: Pool) -> None:
+    """Of six that are asked at the same time three at least are at others' replicas."""
+    async with client() as session:
+        asked = [asyncio.create_task(pool.ask(session, number, SLOW)) for number in range(6)]
+        assert await asyncio.gather(*asked) == [200] * 6
+
+    def hours() -> Sequence[PoolHour]:
+        with own_ledger(pool.sandbox) as ledger:
+            # As if this hour were over.
+            return ledger.pools.due(int(time.time()) + 2 * 3600, 100)
+
+    def used_ms(hour: PoolHour) -> int:
+        return sum(hour.used_ms.values())
+
+    told = await until_true(lambda: [hour for hour in hours() if used_ms(hour) > 1000])
+    for hour in told:
+        assert hour.owner not in hour.used_ms
+        assert {hour.owner, *hour.used_ms} <= {f"nlp/{name}" for name in pool.names}
+        assert used_ms(hour) <= hour.length_ms
+        assert sum(parts(hour).values()) == hour.amount_millislice_s > 0
 
 
 async def test_a_model_that_crashes_costs_no_other_model_a_request(pool: Pool) -> None:
