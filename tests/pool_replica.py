@@ -36,7 +36,12 @@ class Served:
     repository: Path
     private: Path
 
-    async def fits(self, *names: str, load_timeout_s: float = PATIENCE_S) -> ReplicaModels | None:
+    async def fits(
+        self,
+        *names: str,
+        load_timeout_s: float = PATIENCE_S,
+        checked: frozenset[str] = frozenset(),
+    ) -> ReplicaModels | None:
         """What it has once it was told to have these models beside its own."""
         services = tuple((name, f"{name}-service") for name in names)
         return await fit_models(
@@ -45,6 +50,7 @@ class Served:
                 self.replica,
                 models=frozenset({OWN, *names}),
                 services=services,
+                checked=checked,
                 load_timeout_s=load_timeout_s,
             ),
         )

@@ -8,7 +8,7 @@ from asyncio import IncompleteReadError
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from ssl import SSLContext
 from typing import TypeVar
@@ -53,6 +53,8 @@ _ADAPTERS_DEADLINE_S = 120.0
 _MOST_UNLOADED = 2 * MOST_ADAPTERS
 """Adapters, or models, that a replica is told to unload at a time: its tenant controls how many it
 names."""
+_CHECK_S = 2.0
+"""Seconds in which a model of a pool may answer a made-up request, now and then."""
 _LEAVES_S = 60.0
 """Seconds for which a load waits for the memory of models that are being unloaded: those have
 requests to finish."""
@@ -113,6 +115,7 @@ class Replica:
         adapters: the LoRA adapters that it is to have: names and directories.
         models: the models of its pool that it is to have beside its own.
         services: the service of each of them, without the tenant.
+        checked: those models, its own included, that must answer an inference.
         load_timeout_s: seconds that loading one of them may take.
     """
 
@@ -128,6 +131,7 @@ class Replica:
     adapters: tuple[tuple[str, str], ...] = ()
     models: frozenset[str] = frozenset()
     services: tuple[tuple[str, str], ...] = ()
+    checked: frozenset[str] = frozenset()
     load_timeout_s: float = field(default=DEFAULT_START_TIMEOUT_S, compare=False)
     tenant: str = field(default="", compare=False)
     node: str = field(default="", compare=False)
@@ -334,9 +338,12 @@ async def fit_models(gateway: Path, replica: Replica) -> ReplicaModels | None:
     """Let a replica unload the models that it is not to have, then load one that it lacks.
 
     One at a time, so that whoever asks for the next knows what came of this one. Its own model is
-    never unloaded. Return what it has then, with what was loaded or refused in this call; None if
-    it does not answer, so that nothing is known. Never raises, whatever the engine's code does.
-    Reads a bounded part of each answer.
+    never unloaded. If it lacks none, one that answers an inference with an error is loaded again:
+    a model's process may have ended, and its server not have noticed.
+
+    Return what it has then, with what was loaded or refused in this call; None if it does not
+    answer, so that nothing is known. Never raises, whatever the engine's code does. Reads a bounded
+    part of each answer.
     """
     engine = replica.engine
     if not isinstance(engine, PooledEngine):
@@ -344,7 +351,10 @@ async def fit_models(gateway: Path, replica: Replica) -> ReplicaModels | None:
     try:
         peer = _Peer(replica, context(gateway, replica.certificate))
         ready = await _without_surplus(peer, engine)
-        model = min(replica.models - ready, default=None)
+        lacking = replica.models - ready
+        if not lacking and not engine.has_server_each:
+            lacking = await _failing(peer, ready & replica.checked)
+        model = min(lacking, default=None)
         if model is None:
             return ReplicaModels(ready)
         await _until_others_left(peer, engine)
@@ -367,6 +377,24 @@ async def _without_surplus(peer: "_Peer", engine: PooledEngine) -> frozenset[str
         async with asyncio.timeout(DEADLINE_S):
             await _ordered(peer, engine.unload_model(model))
     return engine.ready_models(await _models(peer, engine))
+
+
+async def _failing(peer: "_Peer", models: Collection[str]) -> frozenset[str]:
+    """Return the models that answer an inference with an error.
+
+    One that is busy answers later than is waited for: whoever waits for a load waits for this.
+    """
+
+    async def is_failing(model: str) -> bool:
+        with suppress(*_NO_ANSWER):
+            async with asyncio.timeout(_CHECK_S):
+                answer = await _inferred(replace(peer, replica=replace(peer.replica, model=model)))
+                return answer.is_failure
+        return False
+
+    asked = sorted(models)
+    failing = await asyncio.gather(*map(is_failing, asked))
+    return frozenset(compress(asked, failing))
 
 
 async def _until_others_left(peer: "_Peer", engine: PooledEngine) -> None:

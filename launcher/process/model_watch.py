@@ -67,12 +67,9 @@ class ModelWatch:
         plans = {key: service for key, service in self._plans.items() if key in state}
         plans |= {service.service: service for service in plan.services}
         self._plans = {key: plan for key, plan in plans.items() if plan.spec.pool is not None}
-        services = _services(self._plans.values())
+        members = _members(self._plans.values())
         replicas = {
-            key: {
-                run: replace(replica, services=services[_shape(service)])
-                for run, replica in _replicas(service, state[key])
-            }
+            key: dict(_replicas(service, members[_shape(service)], state[key]))
             for key, service in self._plans.items()
         }
         self._fits.turned(replicas, state)
@@ -140,14 +137,28 @@ def _shape(service: ServicePlan) -> Hashable:
     return shape_of(service.spec.values())
 
 
-def _services(
-    services: Iterable[ServicePlan],
-) -> Mapping[Hashable, tuple[tuple[str, str], ...]]:
-    """Return the service of each model, for replicas that are alike."""
-    names: dict[Hashable, dict[str, str]] = {}
+@dataclass
+class _Members:
+    """Services that share replicas.
+
+    Attributes:
+        names: the service of each model, without the tenant.
+        checked: models that must answer an inference.
+    """
+
+    names: dict[str, str] = field(default_factory=dict)
+    checked: set[str] = field(default_factory=set)
+
+
+def _members(services: Iterable[ServicePlan]) -> Mapping[Hashable, _Members]:
+    """Return the services that share replicas, by what their replicas are."""
+    members: dict[Hashable, _Members] = {}
     for service in sorted(services, key=lambda service: service.service):
-        names.setdefault(_shape(service), {}).setdefault(service.spec.model, service.spec.name)
-    return {shape: tuple(sorted(by_model.items())) for shape, by_model in names.items()}
+        group, spec = members.setdefault(_shape(service), _Members()), service.spec
+        if spec.model not in group.names:
+            group.names[spec.model] = spec.name
+            group.checked |= {spec.model} if spec.readiness == "inference" else set()
+    return members
 
 
 def _runs(service_state: ServiceState) -> Iterator[Run]:
@@ -157,7 +168,7 @@ def _runs(service_state: ServiceState) -> Iterator[Run]:
 
 
 def _replicas(
-    service_plan: ServicePlan, service_state: ServiceState
+    service_plan: ServicePlan, members: _Members, service_state: ServiceState
 ) -> Iterator[tuple[Run, Replica]]:
     """Yield the replicas that can be told, with what they are to have."""
     engines = {engine.group: engine for engine in ENGINES.values()}
@@ -175,6 +186,8 @@ def _replicas(
                     model=spec.model,
                     service=spec.name,
                     models=models,
+                    services=tuple(sorted(members.names.items())),
+                    checked=frozenset(members.checked),
                     load_timeout_s=spec.start_timeout_s,
                 ),
             )

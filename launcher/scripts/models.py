@@ -36,6 +36,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
 
+    Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
 HEADER = b"x-slicewise-service"
 PATH = "/slicewise/models"
 _NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -46,6 +48,7 @@ _CHUNK_BYTES = 1 << 16
 _BACKLOG = 512
 _POLL_S = 0.05
 _ANSWERS_S = 5.0
+_TRIES = 40
 _LEAVES_S = 600.0
 """Seconds that requests of a model may take which is to be unloaded."""
 _SAID_BYTES = 4096
@@ -213,11 +216,19 @@ class ModelServers:
         raise FailedError(f"{folder} has no {_SUFFIX} file")
 
     async def _watch(self, server: ModelServer) -> None:
-        """Wait until a server has ended."""
+        """Wait until a server has ended; one that was ready, and not told to end, begins again.
+
+        Its service's requests wait for that. A server that ends before it is ready again is given
+        up.
+        """
         await server.process.wait()
-        if self._servers.get(server.model) is server:
-            del self._servers[server.model]
         server.forget()
+        if self._servers.get(server.model) is not server:
+            return
+        del self._servers[server.model]
+        if server.state == "ready" and server.model != self._first:
+            with suppress(FailedError):
+                await self._load(server.model, server.service)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -228,25 +239,45 @@ class ModelServers:
                 status, answer = await self._told(path[len(PATH) :], head, reader)
                 writer.write(http_answer(status, answer))
                 await writer.drain()
-            elif (server := self._server_of(service)) is None:
-                words = f"no model of {service or 'the replica'} is loaded here"
-                writer.write(http_answer(503, {"error": {"message": words}}))
-                await writer.drain()
             else:
-                await lead(server, head, reader, writer)
+                await self._lead(service, head, reader, writer)
+        except FailedError as error:
+            writer.write(http_answer(503, {"error": {"message": str(error)}}))
         except (OSError, ValueError, TypeError, LookupError, EOFError, asyncio.LimitOverrunError):
             # It was no request, or one side has gone.
             pass
         finally:
             writer.close()
 
-    def _server_of(self, service: str | None) -> ModelServer | None:
-        if service is None:
-            return self._servers.get(self._first)
+    async def _lead(
+        self,
+        service: str | None,
+        head: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Connect a client with a service's server; raises FailedError if there is none."""
+        for _ in range(_TRIES):
+            server = self._server_of(service)
+            if server.state == "loading":
+                await server.until_ready()
+            try:
+                connection = await asyncio.open_unix_connection(server.socket)
+            except OSError:
+                # It has just ended, and nobody has noticed yet.
+                await asyncio.sleep(_POLL_S)
+                continue
+            await lead(server, connection, head, (reader, writer))
+            return
+        raise FailedError("its server does not answer")
+
+    def _server_of(self, service: str | None) -> ModelServer:
+        """Return a service's server; raises FailedError if it has none here."""
         for server in self._servers.values():
-            if server.service == service and server.state == "ready":
+            is_its = server.service == service if service else server.model == self._first
+            if is_its and server.state != "leaving":
                 return server
-        return None
+        raise FailedError(f"no model of {service or 'the replica'} is loaded here")
 
     async def _told(
         self, order: str, head: bytes, reader: asyncio.StreamReader
@@ -295,11 +326,9 @@ async def _until_there(socket: str) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def lead(
-    server: ModelServer, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
+async def lead(server: ModelServer, connection: Streams, head: bytes, client: Streams) -> None:
     """Connect a client with a server, until either of them has gone."""
-    back, forth = await asyncio.open_unix_connection(server.socket)
+    (back, forth), (reader, writer) = connection, client
     server.clients += 1
     try:
         forth.write(head)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,9 +111,17 @@ async def test_a_model_is_unloaded_once_its_requests_are_answered(served: Served
     assert await answering == OTHER
 
 
-async def test_a_server_that_ends_is_missed_and_with_the_first_all_end(served: Served):
+async def test_a_server_that_ends_begins_again_and_with_the_first_all_end(served: Served):
     await until_done(served.is_ready, bool)
     await served.fits(OTHER)
+    killed = pid_of(OTHER)
+    os.kill(killed, signal.SIGKILL)
+    # It begins again, and its requests wait for that.
+    until(lambda: pids_of(OTHER) - {killed})
+    assert await model_of(served, "other-service") == OTHER
+    assert await served.fits(OTHER) == ReplicaModels(frozenset({OWN, OTHER}))
+    # One that can't begin again is given up.
+    (served.repository / OTHER / "m.gguf").write_text("no model")
     os.kill(pid_of(OTHER), signal.SIGKILL)
 
     async def ready() -> frozenset[str] | None:
@@ -120,6 +129,7 @@ async def test_a_server_that_ends_is_missed_and_with_the_first_all_end(served: S
         return answer and answer.ready
 
     await until_done(ready, lambda names: names == {OWN})
+    write_tiny_model(served.repository / OTHER / "m.gguf")
     again = await served.fits(OTHER)
     assert again is not None
     assert again.ready == {OWN, OTHER}
@@ -127,18 +137,31 @@ async def test_a_server_that_ends_is_missed_and_with_the_first_all_end(served: S
     os.kill(pid_of(OWN), signal.SIGKILL)
     until(lambda: served.server.poll() is not None)
     assert served.server.returncode == 128 + signal.SIGKILL
-    until(lambda: not Path(f"/proc/{other}/cmdline").exists())
+    until(lambda: is_gone(other))
     assert await served.fits(OTHER) is None
 
 
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, also if nobody has waited for it yet."""
+    words = Path(f"/proc/{pid}/cmdline")
+    return not words.exists() or not words.read_bytes()
+
+
 def pid_of(model: str) -> int:
-    """The process of a model's server that this test has started."""
+    (pid,) = pids_of(model)
+    return pid
+
+
+def pids_of(model: str) -> set[int]:
+    """The processes of a model's servers that this test has started."""
+    pids = set[int]()
     for status in Path("/proc").glob("[0-9]*/cmdline"):
-        words = status.read_bytes().split(b"\0")
-        is_server = b"--alias" in words and str(os.getpid()).encode() in _environment(status)
-        if is_server and words[words.index(b"--alias") + 1] == model.encode():
-            return int(status.parent.name)
-    raise AssertionError(model)
+        with suppress(OSError):
+            words = status.read_bytes().split(b"\0")
+            is_its = b"--alias" in words and words[words.index(b"--alias") + 1] == model.encode()
+            if is_its and str(os.getpid()).encode() in _environment(status):
+                pids.add(int(status.parent.name))
+    return pids
 
 
 def _environment(cmdline: Path) -> list[bytes]:

@@ -4,6 +4,8 @@ It is started with the options that a pool's batch script gives it.
 """
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -115,6 +117,31 @@ async def test_a_load_that_takes_too_long_is_refused_and_leaves_nothing(served: 
     loaded = await served.fits(OTHER)
     assert loaded is not None
     assert loaded.ready == {OWN, OTHER}
+
+
+async def test_a_model_whose_process_has_ended_is_loaded_again(served: Served):
+    await until_done(served.is_ready, bool)
+    await served.fits(OTHER)
+    os.kill(stub_of(served, OTHER), signal.SIGKILL)
+    # Triton calls it ready, and answers each of its requests with an error.
+    assert not await served.is_ready(OTHER)
+    assert await served.fits(OTHER) == ReplicaModels(frozenset({OWN, OTHER}))
+    again = await served.fits(OTHER, checked=frozenset({OWN, OTHER}))
+    assert again is not None
+    assert (again.ready, again.load_s.keys()) == ({OWN, OTHER}, {OTHER})
+    assert await served.is_ready(OTHER)
+    checked = await served.fits(OTHER, checked=frozenset({OWN, OTHER}))
+    assert checked == ReplicaModels(frozenset({OWN, OTHER}))
+
+
+def stub_of(served: Served, model: str) -> int:
+    """The process in which the Python backend runs a model."""
+    file = f"{served.repository}/{model}/1/model.py".encode()
+    for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
+        words = cmdline.read_bytes()
+        if b"triton_python_backend_stub" in words and file in words:
+            return int(cmdline.parent.name)
+    raise AssertionError(model)
 
 
 async def test_of_one_that_is_killed_nothing_is_known(served: Served):

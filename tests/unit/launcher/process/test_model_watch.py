@@ -49,7 +49,14 @@ class Server:
 
 
 def plan_of(name: str, group: str, models: Mapping[Any, Any]) -> SimpleNamespace:
-    spec = a_spec(tenant="nlp", name=name, model=name, pool="small", start_timeout_s=600)
+    spec = a_spec(
+        tenant="nlp",
+        name=name,
+        model=name,
+        pool="small",
+        start_timeout_s=600,
+        readiness="model" if name == "b" else "inference",
+    )
     route = SimpleNamespace(group=group)
     service = f"nlp/{name}"
     return SimpleNamespace(
@@ -107,6 +114,7 @@ async def test_a_replica_loads_what_it_lacks_one_after_the_other_and_is_asked_se
     }
     assert [told.load_timeout_s for told in pool.server.told] == [600, 600]
     assert dict(pool.server.told[0].services) == {name: name for name in MODELS}
+    assert pool.server.told[0].checked == {"own", "a"}
     # A server that has lost a model is seen, and loads it again.
     pool.server.ready -= {"b"}
     await pool.looks(58.0)
