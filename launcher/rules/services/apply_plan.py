@@ -163,7 +163,8 @@ def _sequences_note(spec: ServiceSpec, needs: ModelNeeds) -> tuple[str, ...]:
 def changed_keys(before: Mapping[str, str], spec: ServiceSpec) -> tuple[KeyChange, ...]:
     """Return the keys that differ, in the schema's order.
 
-    A key that was left out before counts with its default; digests count where both are known.
+    A key that was left out before counts with its default; what the files say, a digest and the
+    memory that the model takes, counts where both are known.
     """
     return _changes(values_of(before), spec.values())
 
@@ -174,7 +175,7 @@ def changes_between(before: Mapping[str, str], after: Mapping[str, str]) -> tupl
 
 
 def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[KeyChange, ...]:
-    unknown = {"model_digest"} - (old.keys() & new.keys())
+    unknown = {"model_digest", "model_mib"} - (old.keys() & new.keys())
     keys = (*new, *(key for key in old if key not in new))
     return tuple(
         KeyChange(key, old.get(key), new.get(key))

@@ -77,6 +77,14 @@ def test_only_keys_that_differ_are_changes():
     )
 
 
+def test_what_the_files_say_counts_where_they_were_read_both_times():
+    pooled = {"pool": "small", "model_digest": "0" * 16, "model_mib": 20}
+    seen = view(generation(7, 0).model_copy(update={"directives": dict(spec(**pooled).values())}))
+    assert plan_apply(spec(pool="small"), seen, COST).action == "nothing"
+    (change,) = plan_apply(spec(**pooled | {"model_mib": 30}), seen, COST).changes
+    assert change == KeyChange("model_mib", "20", "30")
+
+
 def test_a_generation_of_an_older_version_is_compared_as_it_stands():
     old = generation(7, 0)
     old = old.model_copy(update={"directives": {**old.directives, "time_limit_min": "60"}})
