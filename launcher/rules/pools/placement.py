@@ -115,7 +115,7 @@ class Placed:
 def place(models: Iterable[PoolModel], replicas: Iterable[PoolReplica]) -> Placed:
     """Choose the models of each replica; those that no service has any more are given up."""
     pool = _Pool(models, replicas)
-    needed = [model for model in pool.models.values() if model.is_asked or model.is_kept]
+    needed = [model for model in pool.models.values() if model.is_needed]
     unplaced = set[str]()
     for model in sorted(needed, key=lambda model: (-model.urgency, model.model)):
         if not pool.having(model.model) and not _placed(pool, model):

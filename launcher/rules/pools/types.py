@@ -60,6 +60,11 @@ class PoolModel:
         """Its work, which counts the more the longer it waits: no model waits for ever."""
         return self.work * (1 + self.waited_s / PATIENCE_S)
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether a replica is to have it."""
+        return self.is_asked or self.is_kept
+
 
 @dataclass(frozen=True)
 class PoolReplica:
@@ -90,11 +95,13 @@ class Told:
 
     Attributes:
         start_s: when its run began, in Unix seconds: another run knows nothing of it.
-        models: by model the job array of the service for which it was told: that service's newer
-            generation has other files.
+        models: models of other services, and for which job array of its service each was told:
+            a newer generation has other files.
         refused_s: when it has refused a model last, in Unix seconds.
+        silent_s: since when it has not said what it has, in Unix seconds; None: it has.
     """
 
     start_s: int
     models: Mapping[str, int] = field(default_factory=dict, hash=False)
     refused_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    silent_s: float | None = None

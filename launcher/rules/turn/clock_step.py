@@ -86,6 +86,7 @@ def _generation(state: GenerationState, step_s: float) -> GenerationState:
             index: replace(
                 told,
                 refused_s={name: at_s + step_s for name, at_s in told.refused_s.items()},
+                silent_s=None if told.silent_s is None else told.silent_s + step_s,
             )
             for index, told in state.models.items()
         },

@@ -5,11 +5,12 @@ at theirs. They end there.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from slicewise.cluster.language.service import tenant_of
 from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.launcher.rules.gateway.types import Endpoint, Gateway, Server, ServerMode
+from slicewise.launcher.rules.turn.endpoints import last_run
 from slicewise.launcher.rules.turn.state import ServiceState, State
 
 Place = tuple[str, int]
@@ -17,7 +18,7 @@ Place = tuple[str, int]
 
 
 class Neighbours:
-    """The services of each tenant that share replicas, or have."""
+    """The services of each tenant of which some share replicas, or have."""
 
     def __init__(
         self, gateway: Gateway, state: State, services: Mapping[str, Sequence[ServiceView]]
@@ -27,16 +28,18 @@ class Neighbours:
         self._busy: dict[str, Mapping[Place, int]] = {}
         self._in_all: dict[str, Counter[Place]] = defaultdict(Counter)
         self._endpoints: dict[str, dict[Place, Endpoint]] = defaultdict(dict)
+        tenants = {
+            tenant_of(key)
+            for key, views in services.items()
+            if any("pool" in view.directives for view in views)
+            or (key in state and state[key].model_work.at_s)
+        }
         for key, views in services.items():
-            service_state = state.get(key) or ServiceState()
-            if "pool" not in views[-1].directives and not service_state.model_work.at_s:
-                continue
-            self._busy[key] = _busy(gateway, key)
-            self._in_all[tenant_of(key)].update(self._busy[key])
-            for generation in service_state.generations.values():
-                for proof in generation.verified.values():
-                    endpoint = proof.run.endpoint
-                    self._endpoints[tenant_of(key)][endpoint.place] = endpoint
+            if (tenant := tenant_of(key)) in tenants:
+                self._busy[key] = _busy(gateway, key)
+                self._in_all[tenant].update(self._busy[key])
+                for endpoint in _endpoints(views, state.get(key) or ServiceState()):
+                    self._endpoints[tenant][endpoint.place] = endpoint
 
     def beside(self, key: str) -> Mapping[Place, int]:
         """Count the requests of other services that work at replicas, by the replica's place."""
@@ -51,9 +54,20 @@ class Neighbours:
         )
 
 
+def _endpoints(views: Sequence[ServiceView], service_state: ServiceState) -> Iterator[Endpoint]:
+    """Yield where replicas listen: as they are seen, or else as they are remembered."""
+    for generation in service_state.generations.values():
+        for proof in generation.verified.values():
+            yield proof.run.endpoint
+    for view in views:
+        for slot in view.slots:
+            if (run := last_run(slot, None)) is not None:
+                yield run.endpoint
+
+
 def _busy(gateway: Gateway, key: str) -> Mapping[Place, int]:
     backend = gateway.backend_of(key)
-    if backend is None:
+    if backend is None or not backend.sessions:
         return {}
     requests: Counter[Place] = Counter()
     for server in (*backend.servers, *backend.elsewhere):

@@ -7,7 +7,7 @@ from slicewise.cluster.rpc.messages import SlotPlace
 from slicewise.launcher.rules.autoscale import types as scaling
 from slicewise.launcher.rules.autoscale.policy import Memory, autoscale, initial
 from slicewise.launcher.rules.autoscale.types import ScalingDecision
-from slicewise.launcher.rules.gateway.types import Endpoint, Load, ServerMode
+from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Load, ServerMode
 from slicewise.launcher.rules.pools.model_work import model_work
 from slicewise.launcher.rules.pools.types import Told
 from slicewise.launcher.rules.turn import pools, scaling_inputs
@@ -26,15 +26,20 @@ from slicewise.launcher.rules.turn.service import (
     scaled,
     slots_of,
 )
-from slicewise.launcher.rules.turn.slots import Phase, SlotId, SlotPlan, plan_slots
+from slicewise.launcher.rules.turn.slots import SlotPlan, plan_slots
 from slicewise.launcher.rules.turn.state import ServiceState
 
 
 @dataclass(frozen=True)
 class _Sight:
-    """One of the services, at this look."""
+    """One of the services, at this look.
+
+    Attributes:
+        load: its requests; one waits at least while the gateway refuses some.
+    """
 
     look: ServiceInput
+    load: Load
     state: ServiceState
     seen: Sequence[Generation] = field(hash=False)
     member: pools.Member = field(hash=False)
@@ -44,21 +49,19 @@ def decide_pool(
     looks: Mapping[str, ServiceInput], states: Mapping[str, ServiceState], now_s: float
 ) -> Mapping[str, tuple[ServiceState, ServicePlan]]:
     """Decide for services that share replicas, by ``tenant/service``."""
-    sights = {key: _sight(look, states[key], now_s) for key, look in looks.items()}
-    members = [sight.member for sight in sights.values()]
+    sights = _sights(looks, states, now_s)
     heard = next((look.heard.models for look in looks.values()), {})
-    before = pools.shared(members, _modes(sights), heard, now_s)
-    memory, decision = _scaled(
-        [s for s in sights.values() if not s.member.is_closing], before, now_s
+    pool = pools.seen([sight.member for sight in sights.values()], heard, now_s)
+    memory, decision, counts = _scaled(
+        [sight for sight in sights.values() if not sight.member.is_closing], pool, now_s
     )
-    wanted = pools.split(decision.wanted, members, before.unplaced)
     decisions = {
-        key: _own_decision(sight, decision, wanted.get(key, 0), now_s)
+        key: _own_decision(sight, decision, counts.kept.get(key, 0), now_s)
         for key, sight in sights.items()
     }
-    plans = {key: _slot_plan(sight, decisions[key], now_s) for key, sight in sights.items()}
+    plans = {key: _slot_plan(sight, decisions[key], pool, now_s) for key, sight in sights.items()}
     modes = {slot: mode for plan in plans.values() for slot, mode in plan.modes.items()}
-    shared = pools.shared(members, modes, heard, now_s)
+    shared = pools.shared(pool, modes, counts.going)
     decided: dict[str, tuple[ServiceState, ServicePlan]] = {}
     for key, sight in sights.items():
         state = sight.state if memory is None else replace(sight.state, memory=memory)
@@ -75,10 +78,26 @@ def decide_pool(
     return decided
 
 
+def _sights(
+    looks: Mapping[str, ServiceInput], states: Mapping[str, ServiceState], now_s: float
+) -> Mapping[str, _Sight]:
+    sights: dict[str, _Sight] = {}
+    given_back = 0
+    for key, look in looks.items():
+        left = look.may_give_back - given_back
+        sights[key] = _sight(replace(look, may_give_back=left), states[key], now_s)
+        given_back += sum(g.state.given_back_s.count(now_s) for g in sights[key].seen)
+    return sights
+
+
 def _sight(look: ServiceInput, state: ServiceState, now_s: float) -> _Sight:
     seen = generations_of(look, state, now_s)
+    load = look.load
+    if refuses(seen) and not _is_served(look.backend):
+        starts = any(map(is_start, seen[-1].slots))
+        load = scaling_inputs.with_refused(load, state.model_work, starts=starts)
     concurrency = scaling_inputs.concurrency(look.spec, look.engine, state.memory)
-    work = model_work(state.model_work, look.load, concurrency, now_s)
+    work = model_work(state.model_work, load, concurrency, now_s)
     state = replace(state, model_work=work)
     order, newest = look.newest.order, seen[-1]
     lowest = look.spec.min_replicas if order.min_replicas is None else order.min_replicas
@@ -91,32 +110,25 @@ def _sight(look: ServiceInput, state: ServiceState, now_s: float) -> _Sight:
         look.backend,
         work,
         is_closing=order.delete_s is not None,
-        is_kept=lowest > 0,
+        is_kept=lowest > 0 and order.delete_s is None,
         most=0 if look.lineless else min(highest, usable, look.most),
         may_start=now_s >= newest.state.backoff.until_s,
+        beside=look.beside,
     )
-    return _Sight(look, state, seen, member)
+    return _Sight(look, load, state, seen, member)
 
 
-def _modes(sights: Mapping[str, _Sight]) -> Mapping[SlotId, ServerMode]:
-    """Return the modes of replicas that serve, or could, before slots are chosen."""
-    return {
-        slot.id: ServerMode.READY
-        for sight in sights.values()
-        for slot in slots_of(sight.seen)
-        if slot.phase in {Phase.WARM, Phase.SERVING} and not slot.is_doubted
-    }
+def _is_served(backend: Backend | None) -> bool:
+    servers = backend.servers if backend is not None else ()
+    return any(server.up and server.mode is ServerMode.READY for server in servers)
 
 
 def _scaled(
-    sights: Sequence[_Sight], shared: pools.Shared, now_s: float
-) -> tuple[Memory | None, ScalingDecision]:
-    """Return what the pool remembers now, and how many replicas it wants in all.
-
-    Models that are asked and have no room need one more replica than serve.
-    """
+    sights: Sequence[_Sight], pool: pools.Pool, now_s: float
+) -> tuple[Memory | None, ScalingDecision, pools.PoolCounts]:
+    """Return what the pool remembers now, how many replicas it wants, and of which services."""
     if not sights:
-        return None, ScalingDecision(0, "its pool ends")
+        return None, ScalingDecision(0, "its pool ends"), pools.PoolCounts({})
     first = sights[0].look
     asked_for = pools.scaling([_scaling_of(sight) for sight in sights], first.most)
     generations = [generation for sight in sights for generation in sight.seen]
@@ -127,31 +139,23 @@ def _scaled(
         next((memory for memory in memories if memory is not None), None) or initial(supply, now_s),
         scaling.ServiceLook(
             now_s,
-            pools.load([_load(sight, shared) for sight in sights]),
+            pools.load([sight.load for sight in sights]),
             supply,
             tuple(start for generation in generations for start in generation.starts),
             scaling_inputs.room(generations, first.free),
             is_known=any(sight.look.backend is not None for sight in sights),
         ),
     )
-    lacking = [sight.look.key for sight in sights if sight.member.model in shared.unplaced]
-    needed = supply.ready + 1
-    if lacking and decision.wanted < needed <= asked_for.max_replicas:
-        words = f"{decision.reason}; no replica has room for {', '.join(lacking)}"
-        decision = replace(decision, wanted=needed, reason=words)
-    return memory, decision
+    counts = pools.counts(pool, decision.wanted, asked_for.max_replicas)
+    if counts.lacking:
+        words = f"{decision.reason}; no replica has room for {', '.join(counts.lacking)}"
+        decision = replace(decision, reason=words)
+    return memory, decision, counts
 
 
 def _scaling_of(sight: _Sight) -> scaling.Scaling:
     look = sight.look
     return scaling_inputs.scaling(look.spec, look.newest.order, sight.member.most, look.engine)
-
-
-def _load(sight: _Sight, shared: pools.Shared) -> Load:
-    if not refuses(sight.seen) or shared.replicas.get(sight.look.key):
-        return sight.look.load
-    starts = any(map(is_start, sight.seen[-1].slots))
-    return scaling_inputs.with_refused(sight.look.load, sight.state.model_work, starts=starts)
 
 
 def _own_decision(
@@ -164,9 +168,14 @@ def _own_decision(
     return scaled(sight.look, sight.seen, sight.state, now_s, falls_back=falls_back)[1]
 
 
-def _slot_plan(sight: _Sight, decision: ScalingDecision, now_s: float) -> SlotPlan:
+def _slot_plan(
+    sight: _Sight, decision: ScalingDecision, pool: pools.Pool, now_s: float
+) -> SlotPlan:
+    """Choose a service's own slots; one that is to end needs none while others' replicas serve."""
     fallback = fallback_of(sight.seen)
     goal = goal_of(sight.look, sight.seen, decision, fallback, now_s)
+    if sight.member.is_closing and pool.serves(sight.member):
+        goal = replace(goal, wanted=0)
     return plan_slots(slots_of(sight.seen), goal)
 
 

@@ -1,0 +1,168 @@
+"""Services that share replicas, against a small world; the launcher forgets all that it knew.
+
+Whatever arrives, is applied, leaves the pool, is deleted, dies, or can't be loaded: no request is
+cut but those that a killed server had in flight, none reaches a replica without its model, no model
+with requests is unloaded, memory is never exceeded, all requests are answered, and in the end
+nothing runs.
+"""
+
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stand_ins.pool_world import END_TICKS, Array, PoolWorld, Service, a_pool_world, pooled
+
+from slicewise.launcher.rules.gateway.types import ServerMode
+
+_CALM = [""] * 6
+EVENTS = st.sampled_from(
+    [
+        *_CALM,
+        *("forget", "kill", "preempt", "lose", "fail"),
+        *("apply", "leave", "reshape", "delete", "keep"),
+    ]
+)
+NUMBER = st.integers(0, 3)
+SECONDS = st.lists(st.tuples(NUMBER, st.integers(0, 4), EVENTS, NUMBER), max_size=50)
+# Shorter than a preempted replica has.
+WORK = st.integers(1, END_TICKS - 1)
+MODELS_MIB = st.lists(st.integers(20, 80), min_size=2, max_size=4)
+
+
+def happens(world: PoolWorld, event: str, service: Service) -> None:
+    match event:
+        case "forget":
+            world.forget()
+        case "kill" | "preempt":
+            world.end(preempts=event == "preempt")
+        case "lose":
+            for slot in world.running()[:1]:
+                world.lose(slot.run)
+        case "fail":
+            world.fails += 1
+        case "apply" | "leave" | "reshape":
+            applied(world, event, service)
+        case "delete":
+            service.order = service.order.model_copy(update={"delete_s": world.now_s})
+        case "keep":
+            service.order = service.order.model_copy(update={"min_replicas": 1})
+
+
+def applied(world: PoolWorld, event: str, service: Service) -> None:
+    """One that is being deleted is not applied again before it is gone."""
+    if service.order.delete_s is not None or len(service.arrays) > 2:
+        return
+    values = dict(pooled(service.name, service.model_mib, concurrency=str(world.concurrency)))
+    if event == "leave":
+        del values["pool"]
+    if event == "reshape":
+        values["cpus"] = "7"
+    newest = max(number for each in world.services.values() for number in (0, *each.arrays))
+    service.arrays[newest + 1] = Array(values)
+
+
+def lived(world: PoolWorld, seconds: list[tuple[int, int, str, int]]) -> None:
+    services = list(world.services.values())
+    world.turn()
+    for asked, arrivals, event, target in seconds:
+        happens(world, event, services[target % len(services)])
+        world.pass_second({services[asked % len(services)].name: arrivals})
+        world.turn()
+
+
+def settle(world: PoolWorld) -> None:
+    """Each service is asked once more."""
+    for service in world.services.values():
+        service.order = service.order.model_copy(update={"min_replicas": None})
+    world.fails = 0
+    world.pass_second(dict.fromkeys(world.services, 1))
+    for _ in range(sum(s.waiting for s in world.services.values()) * world.work + 250):
+        world.turn()
+        world.pass_second({})
+        if world.is_quiet():
+            break
+    for _ in range(3):
+        world.turn()
+        world.pass_second({})
+
+
+@settings(max_examples=examples(50, nightly=2000), deadline=None)
+@given(SECONDS, MODELS_MIB, st.integers(1, 5), WORK, st.booleans())
+def test_no_request_is_cut_or_comes_too_early_and_all_are_answered(
+    seconds: list[tuple[int, int, str, int]],
+    models_mib: list[int],
+    quota: int,
+    work: int,
+    is_memory_known: bool,
+):
+    world = a_pool_world(models_mib, quota, work, is_memory_known=is_memory_known)
+    lived(world, seconds)
+    settle(world)
+    for service in world.services.values():
+        assert service.answered == service.arrived - service.lost, service.name
+        assert {line.mode for line in service.lines} == {ServerMode.MAINT}
+        assert len(service.arrays) == (service.order.delete_s is None)
+    assert {slot.state for *_, slot in world.slots()} <= {"held"}
+
+
+def kept_busy(world: PoolWorld, seconds: int, **arrivals: int) -> None:
+    """The first service keeps a replica. Requests come every four seconds."""
+    happens(world, "keep", world.services["a"])
+    for second in range(seconds):
+        world.turn()
+        world.pass_second({} if second % 4 else arrivals)
+
+
+def answered(world: PoolWorld) -> list[int]:
+    return [service.answered for service in world.services.values()]
+
+
+def test_one_replica_serves_all_models_that_fit_and_no_other_starts():
+    world = a_pool_world([30, 30, 30], quota=4, work=1, concurrency=9)
+    kept_busy(world, 10)
+    kept_busy(world, 80, b=1, c=1)
+    assert world.starts == 1
+    assert min(answered(world)[1:]) > 15
+
+
+def test_models_that_fit_no_replica_together_keep_two_though_one_could_do_the_work():
+    world = a_pool_world([60, 60], quota=4, work=5, concurrency=9)
+    kept_busy(world, 80, b=1)
+    assert world.starts == 2
+    assert answered(world)[1] > 15
+
+
+def test_a_replica_is_given_up_only_once_another_has_its_model():
+    world = a_pool_world([30, 30], quota=4, work=5)
+    for _ in range(4):
+        kept_busy(world, 4, a=4, b=4)
+    assert len(world.running()) > 1
+    while len(world.running()) > 1:
+        kept_busy(world, 4, b=1)
+        if world.services["b"].in_flight:
+            assert ServerMode.READY in {line.mode for line in world.services["b"].lines}
+
+
+def test_a_model_that_no_replica_can_load_starts_none_but_its_own():
+    world = a_pool_world([20, 60], quota=8, work=5, concurrency=9)
+    world.broken = frozenset({"mb"})
+    kept_busy(world, 100, a=1, b=1)
+    assert world.starts == 2
+    assert answered(world)[1] > 15
+
+
+def test_a_replica_that_nobody_asks_gives_way_where_quota_is_short():
+    world = a_pool_world([60, 60], quota=1, work=1, concurrency=9)
+    kept_busy(world, 20)
+    kept_busy(world, 4, b=1)
+    kept_busy(world, 30)
+    assert answered(world)[1] == 1
+
+
+def test_a_service_that_is_deleted_starts_no_replica_while_others_serve_it():
+    world = a_pool_world([30, 30], quota=4, work=5, concurrency=9)
+    kept_busy(world, 10)
+    kept_busy(world, 21, b=1)
+    happens(world, "delete", world.services["b"])
+    kept_busy(world, 20)
+    assert not world.services["b"].arrays
+    assert world.starts == 1
