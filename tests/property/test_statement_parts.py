@@ -167,13 +167,20 @@ def test_shares_add_up_in_every_line_and_in_what_is_billed(
 
 
 @settings(max_examples=examples(100, nightly=6000), deadline=None)
-@given(rows_of_any, st.lists(st.tuples(st.integers(0, 9), st.integers(-1000, 1000)), max_size=8))
+@given(
+    rows_of_any,
+    st.lists(st.tuples(st.integers(0, 9), st.integers(-1000, 1000), st.integers(0, 1)), max_size=8),
+)
 def test_what_services_of_a_pool_used_of_each_other_changes_their_lines_alone(
-    rows: list[StatementRow], moves: list[tuple[int, int]]
+    rows: list[StatementRow], moves: list[tuple[int, int, int]]
 ) -> None:
     moved = [
-        replace(a_share(day, "t", f"t/{name}", 0, 0), requests=0, pooled_millislice_s=amount)
-        for day, more in moves
+        replace(
+            a_share(day, "t", f"t/{name}", 0, 0),
+            requests=requests if name == "chat" else 0,
+            pooled_millislice_s=amount,
+        )
+        for day, more, requests in moves
         for name, amount in (("chat", MillisliceSeconds(more)), ("code", MillisliceSeconds(-more)))
     ]
     calendar = [Day(number * 100, f"day {number}") for number in range(20)]
@@ -181,8 +188,10 @@ def test_what_services_of_a_pool_used_of_each_other_changes_their_lines_alone(
     assert sum(total.charged_millislice_s for total in totals(rows, moved)) == used
     services = {line.key: line.charged_millislice_s for line in by_service(rows, moved)}
     assert sum(services.values()) == used
-    assert services.get("chat", 0) == sum(more for _, more in moves) == -services.get("code", 0)
+    assert services.get("chat", 0) == sum(more for _, more, _ in moves) == -services.get("code", 0)
     assert by_user(rows, [share for share in moved if share.is_in_pool]) == by_user(rows)
+    assert sum(line.charged_millislice_s for line in by_user(rows, moved)) == used
+    assert sum(line.charged_millislice_s for line in by_day(rows, calendar, shares=moved)) == used
     billed = charge_lines(rows, calendar, 0, 2000, moved)
     assert sum(line.used_millislice_s for line in billed) == sum(
         total.charged_millislice_s for total in totals(part(rows, 0, 2000))

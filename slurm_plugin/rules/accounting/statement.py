@@ -106,7 +106,12 @@ def by_user(
     rows: Iterable[StatementRow], shares: Iterable[ShareLine] = ()
 ) -> tuple[InvoiceLine, ...]:
     """One line per tenant and user, sorted by both; they add up to the tenants' totals."""
-    between_tenants = (share for share in shares if not share.is_in_pool)
+    # Who of a tenant used a pool is not known: its services' parts of each other are nobody's.
+    between_tenants = (
+        replace(share, pooled_millislice_s=MillisliceSeconds(0))
+        for share in shares
+        if not share.is_in_pool
+    )
     return _lines(
         ((row, row.run.user) for row in rows), ((share, NOBODY) for share in between_tenants)
     )
