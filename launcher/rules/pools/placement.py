@@ -7,7 +7,8 @@ each MiB. A replica that has more to do than it can passes work on to others: a 
 one of its models, or it gives up a model that others have, too.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from slicewise.cluster.rpc.messages import SlotPlace
@@ -47,13 +48,11 @@ class _Pool:
             _Replica(seen, {seen.own, *seen.models} & self.models.keys())
             for seen in sorted(replicas, key=lambda replica: replica.place)
         ]
-
-    def having(self, model: str) -> Sequence[_Replica]:
-        return [replica for replica in self.replicas if model in replica.models]
+        self.having = Counter(name for replica in self.replicas for name in replica.models)
 
     def share(self, model: str) -> float:
         """The work of a model at each of its replicas: the gateway spreads it evenly."""
-        return self.models[model].work / max(1, len(self.having(model)))
+        return self.models[model].work / max(1, self.having[model])
 
     def load(self, replica: _Replica) -> float:
         return sum(map(self.share, replica.models))
@@ -66,6 +65,8 @@ class _Pool:
         if memory_mib is None:
             return frozenset()
         lacking = replica.used_mib(self.models) + model.memory_mib - memory_mib
+        if lacking <= 0:
+            return frozenset()
         evicted = set[str]()
         for name in sorted(replica.models - {replica.seen.own}, key=self._worth):
             if lacking <= 0:
@@ -77,7 +78,7 @@ class _Pool:
         return frozenset(evicted) if lacking <= 0 else None
 
     def _gives_way(self, name: str, to: PoolModel) -> bool:
-        if len(self.having(name)) > 1:
+        if self.having[name] > 1:
             return True
         weaker = self.models[name]
         if weaker.is_asked:
@@ -90,13 +91,19 @@ class _Pool:
     def _worth(self, name: str) -> tuple[bool, float, str]:
         """What is lost with a model, for each MiB; those that are asked now are worth most."""
         model = self.models[name]
-        is_last = len(self.having(name)) == 1
+        is_last = self.having[name] == 1
         asked = model.requests_per_s * model.load_s / max(1, model.memory_mib)
         return is_last and model.is_asked, model.urgency + asked if is_last else 0.0, name
 
     def add(self, replica: _Replica, model: PoolModel, evicted: Collection[str]) -> None:
-        replica.models -= set(evicted)
+        for name in evicted:
+            self.remove(replica, name)
         replica.models.add(model.model)
+        self.having[model.model] += 1
+
+    def remove(self, replica: _Replica, name: str) -> None:
+        replica.models.remove(name)
+        self.having[name] -= 1
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,7 @@ def place(models: Iterable[PoolModel], replicas: Iterable[PoolReplica]) -> Place
     needed = [model for model in pool.models.values() if model.is_needed]
     unplaced = set[str]()
     for model in sorted(needed, key=lambda model: (-model.urgency, model.model)):
-        if not pool.having(model.model) and not _placed(pool, model):
+        if not pool.having[model.model] and not _placed(pool, model):
             unplaced.add(model.model)
     # Each change relieves the fullest replica by GAIN, so there are not many.
     for _ in range(len(pool.replicas) * 2):
@@ -146,55 +153,61 @@ def _placed(pool: _Pool, model: PoolModel) -> bool:
 
 @dataclass(frozen=True)
 class _Change:
-    """A model that a replica loads, or gives up; ``evicted`` is None if it gives it up."""
+    """A model that a replica loads, or gives up.
 
+    Attributes:
+        load: that of the fullest replica concerned, then.
+    """
+
+    load: float
     replica: _Replica
     model: PoolModel
-    evicted: frozenset[str] | None
+    is_load: bool
 
 
 def _relieved(pool: _Pool) -> bool:
     """Relieve the fullest replica by a model that another one loads, or that it gives up."""
+    loads = {replica.place: pool.load(replica) for replica in pool.replicas}
     fullest = max(
-        pool.replicas, key=lambda replica: (pool.load(replica), replica.place), default=None
+        pool.replicas, key=lambda replica: (loads[replica.place], replica.place), default=None
     )
-    if fullest is None or (before := pool.load(fullest)) <= FULL:
+    if fullest is None or loads[fullest.place] <= FULL:
         return False
-    changes = [
+    changes = (
         change
         for name in sorted(fullest.models)
         if pool.models[name].work
-        for change in (*_passed_on(pool, fullest, name), *_given_up(pool, fullest, name))
-    ]
-    load, _, change = min(
-        ((load, number, change) for number, (load, change) in enumerate(changes)),
-        default=(before, 0, None),
+        for change in _changes(pool, fullest, name, loads)
+        if change.load <= loads[fullest.place] - GAIN
     )
-    if change is None or load > before - GAIN:
-        return False
-    if change.evicted is None:
-        change.replica.models.discard(change.model.model)
-    else:
-        pool.add(change.replica, change.model, change.evicted)
-    return True
-
-
-def _given_up(pool: _Pool, fullest: _Replica, name: str) -> Iterable[tuple[float, _Change]]:
-    """Yield the highest load of all that have the model once the fullest has it no more."""
-    others = [replica for replica in pool.having(name) if replica is not fullest]
-    if others and name != fullest.seen.own:
-        model, share = pool.models[name], pool.share(name)
-        more = model.work / len(others) - share
-        loads = (pool.load(fullest) - share, *(pool.load(other) + more for other in others))
-        yield max(loads), _Change(fullest, model, None)
-
-
-def _passed_on(pool: _Pool, fullest: _Replica, name: str) -> Iterable[tuple[float, _Change]]:
-    """Yield the higher load of the fullest and of each other replica that would load the model."""
-    model = pool.models[name]
-    share = model.work / (len(pool.having(name)) + 1)
-    left = pool.load(fullest) - pool.share(name) + share
-    for other in pool.replicas:
-        evicted = None if name in other.models else pool.evicted(other, model)
+    for change in sorted(changes, key=lambda change: change.load):
+        if not change.is_load:
+            pool.remove(change.replica, change.model.model)
+            return True
+        evicted = pool.evicted(change.replica, change.model)
         if evicted is not None and not any(pool.models[lost].is_asked for lost in evicted):
-            yield max(left, pool.load(other) + share), _Change(other, model, evicted)
+            pool.add(change.replica, change.model, evicted)
+            return True
+    return False
+
+
+def _changes(
+    pool: _Pool, fullest: _Replica, name: str, loads: Mapping[SlotPlace, float]
+) -> Iterable[_Change]:
+    """Yield what could be done with a model of the fullest replica."""
+    model, count, share = pool.models[name], pool.having[name], pool.share(name)
+    left = loads[fullest.place] - share
+    shared = model.work / (count + 1)
+    for other in pool.replicas:
+        if name not in other.models:
+            yield _Change(
+                max(left + shared, loads[other.place] + shared), other, model, is_load=True
+            )
+    if count > 1 and name != fullest.seen.own:
+        more = model.work / (count - 1) - share
+        others = (
+            loads[other.place] + more
+            for other in pool.replicas
+            if name in other.models and other is not fullest
+        )
+        yield _Change(max(left, *others), fullest, model, is_load=False)

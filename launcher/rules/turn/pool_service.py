@@ -68,13 +68,13 @@ def decide_pool(
         words = f"{decisions[key].reason}; {_words(sight.member, shared)}"
         state, plan = planned(
             sight.look,
-            [_with_told(generation, shared.told) for generation in sight.seen],
+            [_with_told(generation, shared.told[key]) for generation in sight.seen],
             state,
             now_s,
             decision=replace(decisions[key], reason=words),
             plan=plans[key],
         )
-        decided[key] = state, _sharing(sight, plan, shared, sights)
+        decided[key] = state, _sharing(sight, plan, shared, pool)
     return decided
 
 
@@ -195,7 +195,7 @@ def _words(member: pools.Member, shared: pools.Shared) -> str:
 
 
 def _sharing(
-    sight: _Sight, plan: ServicePlan, shared: pools.Shared, sights: Mapping[str, _Sight]
+    sight: _Sight, plan: ServicePlan, shared: pools.Shared, pool: pools.Pool
 ) -> ServicePlan:
     """Let other services' replicas serve it, too."""
     key, own = sight.look.key, plan.route.targets or {}
@@ -204,21 +204,18 @@ def _sharing(
     failing = "" if serves else plan.route.failing
     if not (serves or own) and (why := shared.refused.get(key)):
         failing = note((f"no replica could load {sight.member.model}: {why}",))[:REASON_LENGTH]
-    generations = [generation for sight in sights.values() for generation in sight.seen]
     route = replace(
         plan.route,
         targets={**own, **others},
         retry_after_s=None if serves else plan.route.retry_after_s,
         failing=failing,
-        cut=frozenset().union(*(generation.cut for generation in generations)),
-        spared=frozenset().union(*(generation.unknown for generation in generations)),
+        cut=pool.cut,
+        spared=pool.unknown,
     )
-    arrays = {view.array_job_id for view in sight.look.views}
-    models = {place: names for place, names in shared.models.items() if place[0] in arrays}
     return replace(
         plan,
         route=route,
-        models=models,
-        members=tuple(sorted(sights)),
+        models=shared.models.get(key, {}),
+        members=pool.keys,
         shared_replicas=sum(mode is ServerMode.READY for mode in others.values()),
     )

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from slicewise.cluster.language.service import whole_number
 from slicewise.cluster.rpc.messages import SlotPlace
@@ -248,18 +249,18 @@ def _is_ready(slot: Slot) -> bool:
 
 @dataclass(frozen=True)
 class Shared:
-    """What the replicas of a pool serve.
+    """What the replicas of a pool serve, by ``tenant/service``.
 
     Attributes:
-        told: what each ready replica was told, by its place.
+        told: what each replica of a service was told.
         models: what each is to have now.
-        targets: modes of other services' replicas for each service, by ``tenant/service``.
-        replicas: how many replicas have each service's model ready, by the same.
-        refused: why replicas have not loaded a service's model, by the same.
+        targets: modes of other services' replicas for each service.
+        replicas: how many replicas have each service's model ready.
+        refused: why replicas have not loaded a service's model.
     """
 
-    told: Mapping[SlotPlace, Told]
-    models: Placement
+    told: Mapping[str, Mapping[SlotPlace, Told]]
+    models: Mapping[str, Placement]
     targets: Mapping[str, Mapping[Endpoint, ServerMode]]
     replicas: Mapping[str, int]
     refused: Mapping[str, str]
@@ -342,6 +343,25 @@ class Pool:
     models: Sequence[PoolModel]
     now_s: float
 
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """The services, as ``tenant/service``."""
+        return tuple(sorted(member.key for member in self.members))
+
+    @cached_property
+    def cut(self) -> frozenset[Endpoint]:
+        """Replicas that answer nothing, with requests in flight that end now."""
+        return frozenset().union(*(generation.cut for generation in self._generations))
+
+    @cached_property
+    def unknown(self) -> frozenset[str]:
+        """Addresses of runs with ports that the launcher never learnt."""
+        return frozenset().union(*(generation.unknown for generation in self._generations))
+
+    @property
+    def _generations(self) -> Iterator[Generation]:
+        return (generation for member in self.members for generation in member.generations)
+
     @property
     def open_members(self) -> Sequence[Member]:
         """The services that may start replicas."""
@@ -398,14 +418,17 @@ class Pool:
 
     def helps(self, member: Member) -> bool:
         """Whether a new replica of a service would have a model that is needed, or room for one."""
-        needed = {model.model for model in self.models if model.is_needed}
+        needed = [model.model for model in self.models if model.is_needed]
         return member.model in needed or any(self._has_room(member, name) for name in needed)
 
     def _has_room(self, member: Member, name: str) -> bool:
         """Whether a replica of a service has room for another's model."""
         memory_mib = _memory_mib(member.newest)
-        mib = sum(model.memory_mib for model in self.models if model.model in {member.model, name})
-        return memory_mib is None or mib <= memory_mib
+        return memory_mib is None or self._mib[member.model] + self._mib[name] <= memory_mib
+
+    @cached_property
+    def _mib(self) -> Mapping[str, int]:
+        return {model.model: model.memory_mib for model in self.models}
 
     def giving_way(self, placement: Placement) -> Sequence[str]:
         """Return the service of a replica that nobody asks: it is given up; none if one ends now.
@@ -451,8 +474,8 @@ def shared(pool: Pool, modes: Mapping[SlotId, ServerMode], going: SlotId | None)
         and replica.slot.up
         and replica.slot.id != going
     )
-    told: dict[SlotPlace, Told] = {}
-    models: dict[SlotPlace, frozenset[str]] = {}
+    told: dict[str, dict[SlotPlace, Told]] = {member.key: {} for member in pool.members}
+    models: dict[str, dict[SlotPlace, frozenset[str]]] = {member.key: {} for member in pool.members}
     targets: dict[str, dict[Endpoint, ServerMode]] = {member.key: {} for member in pool.members}
     ready: Counter[str] = Counter()
     for replica in pool.replicas:
@@ -472,12 +495,12 @@ def shared(pool: Pool, modes: Mapping[SlotId, ServerMode], going: SlotId | None)
             continue
         if draining:
             to_have &= replica.told.models.keys()
-        told[replica.place] = replace(
+        told[replica.member.key][replica.place] = replace(
             replica.told,
             models={name: replica.told.models.get(name, arrays[name]) for name in sorted(to_have)},
         )
         if not replica.has_guests:
-            models[replica.place] = to_have | draining | {replica.member.model}
+            models[replica.member.key][replica.place] = to_have | draining | {replica.member.model}
     return Shared(told, models, targets, ready, _refused(pool))
 
 
