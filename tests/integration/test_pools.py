@@ -15,6 +15,7 @@ from service_status import services, until_routed
 from waiting import PATIENCE_S, until, until_true
 
 from slicewise.sandbox.cluster import Sandbox
+from slicewise.slurm_plugin.quota_cycle.share_hours import share_pools
 from slicewise.slurm_plugin.rules.accounting.pool_hours import PoolHour, parts
 
 pytestmark = pytest.mark.integration
@@ -179,6 +180,13 @@ async def test_the_ledger_hears_which_services_used_a_replica(pool: Pool) -> Non
         assert {hour.owner, *hour.used_ms} <= {f"nlp/{name}" for name in pool.names}
         assert used_ms(hour) <= hour.length_ms
         assert sum(parts(hour).values()) == hour.amount_millislice_s > 0
+    with own_ledger(pool.sandbox) as ledger:
+        share_pools(ledger, int(time.time()) + 2 * 3600, zone="UTC")
+    statement = pool.sandbox.run("bob", ("slicewise", "ledger", "statement", "nlp", "--json"))
+    lines = json.loads(statement.stdout)["lines"]
+    pooled = {line["key"]: line["pooled_millislice_s"] for line in lines}
+    assert sum(pooled.values()) == 0
+    assert {name for name, amount in pooled.items() if amount > 0} & set(pool.names)
 
 
 async def test_a_model_that_crashes_costs_no_other_model_a_request(pool: Pool) -> None:
