@@ -41,6 +41,7 @@ class Served:
         *names: str,
         load_timeout_s: float = PATIENCE_S,
         checked: frozenset[str] = frozenset(),
+        failures: tuple[tuple[str, int], ...] = (),
     ) -> ReplicaModels | None:
         """What it has once it was told to have these models beside its own."""
         services = tuple((name, f"{name}-service") for name in names)
@@ -51,6 +52,7 @@ class Served:
                 models=frozenset({OWN, *names}),
                 services=services,
                 checked=checked,
+                failures=failures,
                 load_timeout_s=load_timeout_s,
             ),
         )

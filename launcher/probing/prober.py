@@ -55,9 +55,8 @@ _MOST_UNLOADED = 2 * MOST_ADAPTERS
 names."""
 _CHECK_S = 2.0
 """Seconds in which a model of a pool may answer a made-up request, now and then."""
-_LEAVES_S = 60.0
-"""Seconds for which a load waits for the memory of models that are being unloaded: those have
-requests to finish."""
+_LEAVES_S = 10.0
+"""Seconds for which a load waits for the memory of models that are being unloaded."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.03, 0.25, 5.0
 """Seconds from one question to the next: the first; the longest; and after a refused inference. A
 door lets a question wait for a server that starts, so that the next one comes right after it."""
@@ -115,7 +114,8 @@ class Replica:
         adapters: the LoRA adapters that it is to have: names and directories.
         models: the models of its pool that it is to have beside its own.
         services: the service of each of them, without the tenant.
-        checked: those models, its own included, that must answer an inference.
+        checked: those models that must answer an inference.
+        failures: requests that models had failed when it was asked last.
         load_timeout_s: seconds that loading one of them may take.
     """
 
@@ -132,6 +132,7 @@ class Replica:
     models: frozenset[str] = frozenset()
     services: tuple[tuple[str, str], ...] = ()
     checked: frozenset[str] = frozenset()
+    failures: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     load_timeout_s: float = field(default=DEFAULT_START_TIMEOUT_S, compare=False)
     tenant: str = field(default="", compare=False)
     node: str = field(default="", compare=False)
@@ -338,8 +339,8 @@ async def fit_models(gateway: Path, replica: Replica) -> ReplicaModels | None:
     """Let a replica unload the models that it is not to have, then load one that it lacks.
 
     One at a time, so that whoever asks for the next knows what came of this one. Its own model is
-    never unloaded. If it lacks none, one that answers an inference with an error is loaded again:
-    a model's process may have ended, and its server not have noticed.
+    never unloaded. If it lacks none, another one that fails requests, an inference for us included,
+    is loaded again: a model's process may have ended, and its server not have noticed.
 
     Return what it has then, with what was loaded or refused in this call; None if it does not
     answer, so that nothing is known. Never raises, whatever the engine's code does. Reads a bounded
@@ -351,14 +352,21 @@ async def fit_models(gateway: Path, replica: Replica) -> ReplicaModels | None:
     try:
         peer = _Peer(replica, context(gateway, replica.certificate))
         ready = await _without_surplus(peer, engine)
-        lacking = replica.models - ready
-        if not lacking and not engine.has_server_each:
-            lacking = await _failing(peer, ready & replica.checked)
+        lacking, failures = replica.models - ready, dict(replica.failures)
+        if lacking:
+            await _until_others_left(peer, engine)
+        elif engine.failures_path:
+            before, failures = failures, dict(await _failures(peer, engine))
+            more = {model for model, count in failures.items() if count != before.get(model, 0)}
+            lacking = await _failing(peer, (ready & replica.checked & more) - {replica.model})
+            # A load of what is loaded does nothing, unless its files have changed. A model whose
+            # process has ended has no memory to wait for, and Triton calls it unloading for ever.
+            await _unload(peer, engine, lacking)
+            ready -= lacking
         model = min(lacking, default=None)
         if model is None:
-            return ReplicaModels(ready)
-        await _until_others_left(peer, engine)
-        return await _with(peer, engine, ready, model)
+            return ReplicaModels(ready, failures=failures)
+        return replace(await _with(peer, engine, ready, model), failures=failures)
     except _NO_ANSWER:
         return None
     except Exception as error:  # noqa: BLE001 -- other engines' replicas are asked on
@@ -373,10 +381,13 @@ async def _without_surplus(peer: "_Peer", engine: PooledEngine) -> frozenset[str
     surplus = ready - replica.models - {replica.model}
     if not surplus:
         return ready
-    for model in islice(sorted(surplus), _MOST_UNLOADED):
-        async with asyncio.timeout(DEADLINE_S):
-            await _ordered(peer, engine.unload_model(model))
+    await _unload(peer, engine, surplus)
     return engine.ready_models(await _models(peer, engine))
+
+
+async def _failures(peer: "_Peer", engine: PooledEngine) -> Mapping[str, int]:
+    async with asyncio.timeout(DEADLINE_S):
+        return engine.failures(await _read(peer, engine.failures_path, _MOST_BYTES))
 
 
 async def _failing(peer: "_Peer", models: Collection[str]) -> frozenset[str]:
@@ -395,6 +406,12 @@ async def _failing(peer: "_Peer", models: Collection[str]) -> frozenset[str]:
     asked = sorted(models)
     failing = await asyncio.gather(*map(is_failing, asked))
     return frozenset(compress(asked, failing))
+
+
+async def _unload(peer: "_Peer", engine: PooledEngine, models: Collection[str]) -> None:
+    for model in islice(sorted(models), _MOST_UNLOADED):
+        async with asyncio.timeout(DEADLINE_S):
+            await _ordered(peer, engine.unload_model(model))
 
 
 async def _until_others_left(peer: "_Peer", engine: PooledEngine) -> None:
@@ -419,8 +436,7 @@ async def _with(
         why = f"not loaded within {replica.load_timeout_s:g} s"
         # What it has loaded until now would take memory for nothing.
         with suppress(*_NO_ANSWER):
-            async with asyncio.timeout(DEADLINE_S):
-                await _ordered(peer, engine.unload_model(model))
+            await _unload(peer, engine, (model,))
     if why:
         return ReplicaModels(ready, refused={model: why})
     return ReplicaModels(ready | {model}, loads=1, load_s={model: time.monotonic() - begin_s})

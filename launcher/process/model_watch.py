@@ -95,7 +95,12 @@ class ModelWatch:
         report = self._reports.get((key, run))
         if report is None:
             return replica
-        told = replace(replica, models=replica.models - report.refused(now_s).keys())
+        failures = {} if report.models is None else report.models.failures
+        told = replace(
+            replica,
+            models=replica.models - report.refused(now_s).keys(),
+            failures=tuple(sorted(failures.items())),
+        )
         if told != report.told:
             return told
         waits_s = _ANSWERS_S if report.is_silent else _SELDOM_S
@@ -128,6 +133,7 @@ def _later(report: _Report, told: Replica, answer: ReplicaModels, now_s: float) 
         refused,
         before.loads + answer.loads,
         {**before.load_s, **answer.load_s},
+        answer.failures,
     )
     refused_s |= dict.fromkeys(answer.refused, now_s)
     return _Report(told, now_s, is_silent=False, models=models, refused_s=refused_s)

@@ -132,6 +132,20 @@ async def test_a_model_whose_process_has_ended_is_loaded_again(served: Served):
     assert await served.is_ready(OTHER)
     checked = await served.fits(OTHER, checked=frozenset({OWN, OTHER}))
     assert checked == ReplicaModels(frozenset({OWN, OTHER}))
+    # Only a model that has failed more requests than before is asked an inference.
+    os.kill(stub_of(served, OTHER), signal.SIGKILL)
+    assert not await served.is_ready(OTHER)
+    seen = await served.fits(OTHER)
+    assert seen is not None
+    assert seen.failures[OTHER] > 0
+    both = frozenset({OWN, OTHER})
+    same = await served.fits(OTHER, checked=both, failures=tuple(seen.failures.items()))
+    assert same == ReplicaModels(both)
+    assert not await served.is_ready(OTHER)
+    later = await served.fits(OTHER, checked=both, failures=tuple(seen.failures.items()))
+    assert later is not None
+    assert later.loads == 1
+    assert await served.is_ready(OTHER)
 
 
 def stub_of(served: Served, model: str) -> int:

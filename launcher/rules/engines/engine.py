@@ -521,6 +521,19 @@ class PooledEngine(Engine, Protocol):
     def leaving_models(self, body: bytes) -> frozenset[str]:
         """Read the same answer: the models that are being unloaded, and still take memory."""
 
+    @property
+    def failures_path(self) -> str:
+        """Path at which the server says how many requests each model has failed.
+
+        "" if it notices that a model's process has ended: then the model is not ready.
+        """
+
+    def failures(self, body: bytes) -> Mapping[str, int]:
+        """Read the answer, by model.
+
+        Raises TypeError or ValueError if it is no answer of the engine.
+        """
+
     def load_model(self, model: str, service: str) -> Request:
         """Build the request by which the server loads a model for that service's requests.
 

@@ -5,7 +5,7 @@ https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from pydantic import Field
 
@@ -141,6 +141,11 @@ class LlamaCpp(OpenAIEngine):
         )
 
     has_server_each = True
+    failures_path = ""
+
+    def failures(self, _body: bytes) -> Mapping[str, int]:
+        """Return nothing."""
+        return {}
 
     def models_request(self) -> Request:
         """Build the question for the models that have a server."""

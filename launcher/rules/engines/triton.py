@@ -2,7 +2,7 @@
 
 import re
 from calendar import timegm
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from types import MappingProxyType
 
 from slicewise.cluster.language.service import ServiceSpec
@@ -215,6 +215,11 @@ class Triton:
         return triton_statistics.by_grpc(frame, counts)
 
     has_server_each = False
+    failures_path = triton_statistics.ALL
+
+    def failures(self, body: bytes) -> Mapping[str, int]:
+        """Add up the failed inferences of a model's versions."""
+        return triton_statistics.failures(self.counted(body))
 
     def models_request(self) -> Request:
         """Build the question for the repository's index."""

@@ -119,6 +119,15 @@ def counted(body: bytes) -> Counts:
     )
 
 
+def failures(counts: Counts) -> Mapping[str, int]:
+    """Return how many inferences each model has failed, all its versions together."""
+    failed: dict[str, int] = {}
+    for (name, _, *what), count in counts.items():
+        if what == ["inference_stats", "", "fail", "count"]:
+            failed[name] = failed.get(name, 0) + count
+    return failed
+
+
 def _counts(model: _Model) -> Iterator[tuple[tuple[str, ...], int]]:
     yield ("last_inference",), model.last_inference
     yield ("inference_count",), model.inference_count

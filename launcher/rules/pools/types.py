@@ -20,12 +20,15 @@ class ReplicaModels:
         loads: models that it has loaded since it began, its own included: servers leak some memory
             with each.
         load_s: seconds that its last load of a model took, by model.
+        failures: requests that each model has failed, where its server does not notice that a
+            model's process has ended.
     """
 
     ready: frozenset[str] = frozenset()
     refused: Mapping[str, str] = field(default_factory=dict, hash=False)
     loads: int = 0
     load_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    failures: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
 PATIENCE_S = 10.0

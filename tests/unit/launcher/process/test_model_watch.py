@@ -29,6 +29,7 @@ class Server:
     def __init__(self) -> None:
         self.ready = frozenset({"own"})
         self.refuses: dict[str, str] = {}
+        self.failures: dict[str, int] = {}
         self.is_silent = False
         self.told: list[Replica] = []
         self.goes_on = asyncio.Event()
@@ -45,7 +46,7 @@ class Server:
                 return ReplicaModels(self.ready, refused={model: self.refuses[model]})
             self.ready |= {model}
             return ReplicaModels(self.ready, loads=1, load_s={model: 2.5})
-        return ReplicaModels(self.ready)
+        return ReplicaModels(self.ready, failures=self.failures)
 
 
 def plan_of(name: str, group: str, models: Mapping[Any, Any]) -> SimpleNamespace:
@@ -206,6 +207,17 @@ async def test_what_is_known_outlasts_a_turn_that_does_not_decide_and_ends_with_
     await pool.looks(3.0)
     assert pool.heard() == {}
     assert pool.server.ready == {"own", "a"}
+
+
+async def test_a_replica_is_told_how_much_had_failed_when_it_was_asked_before():
+    pool = Pool()
+    pool.wants("a")
+    await pool.looks()
+    pool.server.failures = {"a": 3}
+    await pool.looks(40.0)
+    await pool.looks(80.0)
+    # New failures alone are no reason to ask again at once.
+    assert [dict(told.failures) for told in pool.server.told] == [{}, {}, {"a": 3}]
 
 
 async def test_replicas_of_another_engine_are_told_nothing():

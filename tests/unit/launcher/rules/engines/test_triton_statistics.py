@@ -16,6 +16,7 @@ from slicewise.launcher.rules.engines.statistics import (
     lasting,
     together,
 )
+from slicewise.launcher.rules.engines.triton import Triton
 from slicewise.launcher.rules.engines.triton_statistics import (
     TritonCounts,
     by_grpc,
@@ -228,3 +229,15 @@ def test_each_count_is_read_once_however_many_batches_there_are():
     (shown,) = told("/v2/models/a/stats", counts)["model_stats"]
     assert [one["batch_size"] for one in shown["batch_stats"]] == list(range(5_000))
     assert len(called(counts).model_stats[0].batch_stats) == 5_000
+
+
+def test_failed_inferences_of_all_versions_are_added_up() -> None:
+    def model(name: str, version: str, failed: int) -> dict[str, object]:
+        times = {"fail": {"count": failed, "ns": 7}, "success": {"count": 9, "ns": 1}}
+        return {"name": name, "version": version, "inference_stats": times}
+
+    stats = [model("a", "1", 2), model("a", "2", 3), model("b", "1", 0)]
+    body = json.dumps({"model_stats": stats}).encode()
+    assert Triton().failures(body) == {"a": 5}
+    with pytest.raises(TypeError):
+        Triton().failures(b"[]")
