@@ -1,4 +1,4 @@
-"""Many small models of one tenant on few slices: real Tritons that load and unload them."""
+"""Many small models of one tenant on few slices: real Tritons, and real llama.cpp servers."""
 
 import asyncio
 import json
@@ -15,12 +15,16 @@ from service_status import services, until_routed
 from waiting import PATIENCE_S, until, until_true
 
 from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.servers.tiny_gguf import write_tiny_model
 from slicewise.slurm_plugin.quota_cycle.share_hours import share_pools
 from slicewise.slurm_plugin.rules.accounting.pool_hours import PoolHour, parts
 
 pytestmark = pytest.mark.integration
 
-MODELS, SLICES, SEED = 20, 3, 20_261_130
+MODELS, CHATS, SLICES, SEED = 20, 8, 3, 20_261_130
+ALL = MODELS + CHATS
+FEW = (*range(6), MODELS, MODELS + 1)
+"""Models that most tests have: six of Triton, two of llama.cpp."""
 CRASHES = 13
 """A number that ends the process of the model that is asked with it."""
 SLOW, SLOW_S = 17, 5
@@ -67,37 +71,63 @@ max_queue_s = 30
 memory_mib = 512
 """
 
+CHAT_FILE = """\
+[service]
+name = "{name}"
+tenant = "nlp"
+engine = "llamacpp"
+pool = "chats"
+model_repository = {models}
+model = "{name}"
+model_mib = 2000
+profile = "1g.18gb"
+max_replicas = 1
+concurrency = 4
+keep_alive_s = 30
+max_queue_s = 30
+memory_mib = 512
+"""
+
 
 def name_of(number: int) -> str:
-    return f"m{number:02}"
+    """The first are Triton's, the last are chats."""
+    return f"m{number:02}" if number < MODELS else f"c{number - MODELS:02}"
 
 
 class Pool:
-    """Twenty services of bob's in one pool, of which a slice has memory for five."""
+    """Two pools of bob's: of twenty models of Triton, of which a slice has memory for five, and of
+    eight of llama.cpp.
+    """
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
         self.models = sandbox.layout.models / "small"
         self.home = sandbox.layout.home / sandbox.state.users["bob"].name
-        self.names = [name_of(number) for number in range(MODELS)]
+        self.chats = sandbox.layout.models / "chats"
+        self.names = [name_of(number) for number in range(ALL)]
 
     def publish(self) -> None:
-        for number, name in enumerate(self.names):
+        for name in self.names[MODELS:]:
+            (self.chats / name).mkdir(parents=True)
+            write_tiny_model(self.chats / name / f"{name}.gguf")
+        for number, name in enumerate(self.names[:MODELS]):
             version = self.models / name / "1"
             version.mkdir(parents=True)
             (version / "model.py").write_text(
                 MODEL.format(crashes=CRASHES, slow=SLOW, slow_s=SLOW_S, number=number)
             )
             (self.models / name / "config.pbtxt").write_text(CONFIG)
-        for path in (self.models, *self.models.rglob("*")):
+        for path in (*self.models.rglob("*"), *self.chats.rglob("*"), self.models, self.chats):
             path.chmod(0o755 if path.is_dir() else 0o644)
 
-    def apply(self) -> None:
-        for name in self.names:
+    def apply(self, numbers: Sequence[int]) -> None:
+        names = [name_of(number) for number in numbers]
+        for number, name in zip(numbers, names, strict=True):
             file = self.home / f"{name}.toml"
-            file.write_text(FILE.format(name=name, models=json.dumps(str(self.models))))
+            text, models = (FILE, self.models) if number < MODELS else (CHAT_FILE, self.chats)
+            file.write_text(text.format(name=name, models=json.dumps(str(models))))
             self.sandbox.run("bob", ("slicewise", "service", "apply", str(file)))
-        for name in self.names:
+        for name in names:
             until_routed(self.sandbox, f"nlp/{name}")
 
     def delete(self) -> None:
@@ -112,10 +142,17 @@ class Pool:
 
     async def ask(self, session: aiohttp.ClientSession, number: int, value: int) -> int:
         """Return the status; with 200 the answer is that model's."""
-        url = f"{self.sandbox.layout.gateway_url}/nlp/{name_of(number)}/v2/models"
+        name = name_of(number)
+        address = f"{self.sandbox.layout.gateway_url}/nlp/{name}"
+        if number >= MODELS:
+            prompt = {"model": name, "prompt": "a", "max_tokens": 4}
+            async with session.post(f"{address}/v1/completions", json=prompt) as answer:
+                if answer.status == 200:
+                    assert (await answer.json())["model"] == name
+                return answer.status
         tensor = {"name": "VALUE", "shape": [1], "datatype": "INT32", "data": [value]}
         body: dict[str, Any] = {"inputs": [tensor]}
-        async with session.post(f"{url}/{name_of(number)}/infer", json=body) as answer:
+        async with session.post(f"{address}/v2/models/{name}/infer", json=body) as answer:
             if answer.status == 200:
                 (made,) = (await answer.json())["outputs"][0]["data"]
                 assert made == value * 1000 + number
@@ -128,7 +165,7 @@ def pool(sandbox: Sandbox) -> Iterator[Pool]:
     until_in_force(sandbox, "nlp")
     services_of_bob = Pool(sandbox)
     services_of_bob.publish()
-    services_of_bob.apply()
+    services_of_bob.apply(FEW)
     yield services_of_bob
     services_of_bob.delete()
 
@@ -137,27 +174,28 @@ def client() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2 * PATIENCE_S))
 
 
-@pytest.mark.promise("Services of a pool share replicas: many models on few slices, none failed.")
-async def test_twenty_models_share_three_slices(pool: Pool) -> None:
+async def answered(pool: Pool, numbers: Sequence[int]) -> int:
+    """Ask these models, each of which answers; return how many slices they took at most."""
     draw, statuses, most = random.Random(SEED), Counter[int](), 0  # noqa: S311
-    weights = [1 / (rank + 1) for rank in range(MODELS)]
 
     async def arrive(session: aiohttp.ClientSession, number: int) -> None:
         statuses[await pool.ask(session, number, draw.randrange(100, 1000))] += 1
 
     async with client() as session:
         requests = []
-        # Each is asked once at least, the first ones often.
-        numbers = [*range(MODELS), *draw.choices(range(MODELS), weights, k=200)]
-        draw.shuffle(numbers)
-        for number in numbers:
+        for number in draw.sample(numbers, len(numbers)):
             requests.append(asyncio.create_task(arrive(session, number)))
             await asyncio.sleep(draw.expovariate(10))
             if len(requests) % 40 == 0:
                 most = max(most, await asyncio.to_thread(pool.running))
         await asyncio.gather(*requests)
     assert statuses == {200: len(numbers)}
-    assert 1 <= max(most, pool.running()) <= SLICES
+    return max(most, pool.running())
+
+
+@pytest.mark.promise("Services of a pool share replicas: many models on few slices, none failed.")
+async def test_services_of_a_pool_share_replicas(pool: Pool) -> None:
+    assert 1 <= await answered(pool, FEW * 8) <= SLICES < len(FEW)
 
 
 async def test_the_ledger_hears_which_services_used_a_replica(pool: Pool) -> None:
@@ -203,6 +241,14 @@ async def test_a_model_that_crashes_costs_no_other_model_a_request(pool: Pool) -
                 break
             await asyncio.sleep(1)
         assert await pool.ask(session, 1, 5) == 200
+
+
+async def test_many_models_share_three_slices(pool: Pool) -> None:
+    """Each is asked once at least, the first ones of each pool often."""
+    await asyncio.to_thread(pool.apply, [*range(len(FEW) - 2, MODELS), *range(MODELS + 2, ALL)])
+    weights = [1 / (rank + 1) for rank in (*range(MODELS), *range(CHATS))]
+    often = random.Random(SEED).choices(range(ALL), weights, k=200)  # noqa: S311
+    assert 1 <= await answered(pool, [*range(ALL), *often]) <= SLICES
 
 
 def test_all_that_was_started_is_given_back(pool: Pool) -> None:
