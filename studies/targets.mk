@@ -16,7 +16,7 @@ studies-test: $(STUDIES_READY) ## The studies' own tests (two minutes)
 bench-autoscale: $(STUDIES_READY) ## Study: autoscaling policies replayed on real arrivals: build/reports/autoscale.json (minutes)
 	@$(STUDY).autoscale
 
-bench-autoscale-many: $(STUDIES_READY) ## Study: many services at once, with caches and pools: build/reports/autoscale_many.json, .png (half an hour)
+bench-autoscale-many: $(STUDIES_READY) ## Study: many services at once, with caches and pools: build/reports/autoscale_many.json, .png (an hour)
 	@$(STUDY).autoscale.many
 
 bench-unseen-loads: $(STUDIES_READY) ## Study: autoscaling on loads drawn at random: build/reports/autoscale_unseen.json (LOADS=14 FIRST=0; half an hour)

@@ -36,6 +36,8 @@ from studies.command_line import save, side_by_side
 
 _SEED = 20_261_130
 OURS = "slicewise"
+_USUAL = ("gentd26", "servegen-reason")
+"""Loads that are replayed where none is named; the third is larger."""
 MOST = 200
 """Replicas that a service or a pool may have."""
 _LOOK_S = 2
@@ -93,7 +95,7 @@ _FLEETS: dict[str, Fleet] = {}
 def main() -> None:
     """Write build/reports/autoscale_many.json, draw it, and show the ratios."""
     parser = command_line.parser("autoscale_many", __doc__, _SEED)
-    parser.add_argument("--only", nargs="+", choices=FLEETS, default=[*FLEETS])
+    parser.add_argument("--only", nargs="+", choices=FLEETS, default=_USUAL)
     options = parser.parse_args()
     try:
         _FLEETS.update({name: fleet(name, options.traces, options.seed) for name in options.only})

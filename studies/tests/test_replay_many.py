@@ -189,7 +189,7 @@ def test_the_command_sets_pools_beside_the_cheapest_rival(
 
     monkeypatch.setattr(fleets, "SPAN_S", 600)
     monkeypatch.setattr(fleets, "WARM_S", 60)
-    monkeypatch.setattr(many, "FLEETS", {"made": None})
+    monkeypatch.setattr(many, "_USUAL", ("made",))
     monkeypatch.setattr(many, "fleet", lambda *_: fleet_of(3))
     monkeypatch.setattr(many, "RIVALS", {"peak_hold": (PeakHold, (0.5, 1.0))})
     report = tmp_path / "reports" / "many.json"
