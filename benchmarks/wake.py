@@ -4,7 +4,8 @@ Both are timed until the first answer, in turn. The first comparison uses a mode
 immediately, which shows what waking costs in seconds. The second uses a model that takes
 ``LOAD_S`` to load; its ratio is the report's figure. Both are made with the sandbox's scheduler
 settings, and again with those that Slurm has by default. The report also says where the time goes:
-the median of each step, from files that the replica writes and the launcher's log.
+the median of each step, from files that the replica writes and the launcher's log. Last come the
+same two models in a pool: a replica of another service runs, which loads them.
 """
 
 import json
@@ -149,6 +150,44 @@ def site_of(sandbox: Sandbox, name: str, models: Path, settings: Path | None = N
     return Site(sandbox, name, json.loads(applied.stdout)["url"], script)
 
 
+POOLED = FILE.replace('"tokens"', '"{name}"\npool = "wakes"\nmodel_mib = 64')
+
+
+def _pool_wakes_s(sandbox: Sandbox, repositories: Mapping[str, Path], rounds: int) -> list[float]:
+    """Seconds of the first requests to models that a running replica of their pool loads.
+
+    ``repositories`` have the model of the service that runs, by "host", and that of the others.
+    """
+    kind = repositories["guest"].name
+    pool = repositories["guest"].with_name(f"{kind}-pool")
+    home = sandbox.layout.home / sandbox.state.users[USER].name
+    host, *guests = (f"{kind}-{number}" for number in range(rounds + 1))
+    urls: dict[str, str] = {}
+    for name in (host, *guests):
+        source = repositories["host" if name == host else "guest"] / "tokens"
+        shutil.copytree(source, pool / name)
+        configuration = pool / name / "config.pbtxt"
+        text = configuration.read_text().replace('name: "tokens"', f'name: "{name}"')
+        configuration.write_text(text)
+    for name in (host, *guests):
+        file = home / f"{name}.toml"
+        values = {"name": name, "tenant": TENANT, "profile": PROFILE, "models": pool}
+        text = POOLED.format_map(values)
+        file.write_text(text.replace("keep_alive_s = 1\n", "keep_alive_s = 600\n"))
+        applied = sandbox.run(USER, ("slicewise", "service", "apply", str(file), "--json"))
+        urls[name] = json.loads(applied.stdout)["url"]
+    infer(urls[host], host)
+    phases, took_s = random.Random(SEED), []  # noqa: S311 -- as above
+    for name in guests:
+        time.sleep(1 + phases.random())
+        began_s = time.time()
+        infer(urls[name], name)
+        took_s.append(time.time() - began_s)
+    for name in (host, *guests):
+        sandbox.run(USER, ("slicewise", "service", "delete", name, "--now"))
+    return took_s
+
+
 def changed_model(models: Path, copy: Path, lines: str) -> Path:
     """Copy the repository, with a model of one instance that ends with these lines."""
     shutil.copytree(models, copy)
@@ -166,6 +205,10 @@ def measure(rounds: int) -> Mapping[str, Any]:
         loading = changed_model(models, models.with_name("loading"), LOADING)
         sites = (site_of(sandbox, "at-once", models), site_of(sandbox, "loading", loading))
         at_once, with_load = (_compare(site, rounds) for site in sites)
+        pooled = [
+            _pool_wakes_s(sandbox, {"host": models, "guest": guest}, rounds)
+            for guest in (models, loading)
+        ]
         sandbox.layout.site_conf.write_text(f"{DEFAULT_SCHEDULER}\n")
         sandbox.run("root", ("scontrol", "reconfigure"))
         slow_at_once, slow_loading = (_compare(site, rounds) for site in sites)
@@ -175,6 +218,16 @@ def measure(rounds: int) -> Mapping[str, Any]:
         "load_s": LOAD_S,
         "with_load": with_load,
         "without_load": at_once,
+        "pool": {
+            key: {
+                "wake_vs_bare": median(wakes_s) / found["bare_median_s"],
+                "wake_median_s": median(wakes_s),
+                "wake_s": wakes_s,
+            }
+            for key, wakes_s, found in zip(
+                ("without_load", "with_load"), pooled, (at_once, with_load), strict=True
+            )
+        },
         "default_scheduler": {"with_load": slow_loading, "without_load": slow_at_once},
         "scheduler": DEFAULT_SCHEDULER,
         "rounds": rounds,
@@ -256,9 +309,9 @@ def bare_s(site: Site, phase_s: float) -> Sequence[float]:
     return began_s, script_s, answered_s
 
 
-def infer(url: str) -> None:
-    """Ask a service of ``tokens`` for the shortest answer."""
-    request = urllib.request.Request(f"{url}/v2/models/tokens/infer", QUESTION)  # noqa: S310
+def infer(url: str, model: str = "tokens") -> None:
+    """Ask a service of such a model for the shortest answer."""
+    request = urllib.request.Request(f"{url}/v2/models/{model}/infer", QUESTION)  # noqa: S310
     with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:  # noqa: S310
         json.load(answer)
 
@@ -292,6 +345,10 @@ def show(report: Mapping[str, Any]) -> None:
             table.add_row(scheduler, words, *(f"{one:.3f}" for one in figures), f"{AIM:g}{missed}")
             took = (*found["wake_steps_ms"].values(), *found["bare_steps_ms"].values())
             steps.add_row(scheduler, words, *(f"{one:.0f}" for one in took))
+    for words, key in (("at once", "without_load"), (f"in {LOAD_S:g} s", "with_load")):
+        found, bare_s = report["pool"][key], report[key]["bare_median_s"]
+        pooled = (found["wake_median_s"], bare_s, found["wake_vs_bare"])
+        table.add_row("in a pool", words, *(f"{figure:.3f}" for figure in pooled), "")
     steps.box, steps.title = None, "ms"
     for one in (table, steps):
         Console(width=120).print(one)
