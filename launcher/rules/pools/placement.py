@@ -4,7 +4,9 @@ What is loaded stays loaded while its memory is not needed: a model that nobody 
 but memory. A model that is asked and nowhere ready goes to the replica with the least to do; what
 is evicted for it is what costs least to lose: the time of a load times the chance of a request, for
 each MiB. A replica that has more to do than it can passes work on to others: a second replica loads
-one of its models, or it gives up a model that others have, too.
+one of its models, or it gives up a model that others have, too. Memory that is left has copies of
+what is asked most: a replica that is new, or alone with nothing to do, else waits for a load while
+requests wait for it.
 """
 
 from collections import Counter
@@ -22,6 +24,10 @@ and fro for less."""
 STRONGER = 2.0
 """How many times the work of a model in use another must have to take its place, where there is
 memory for one of them."""
+
+FILL_PER_S = 1 / 7200
+"""Requests a second for each replica with a model from which on another loads it if it has memory
+left. One request counts for about forty minutes, since it is an average of an hour."""
 
 
 @dataclass
@@ -131,6 +137,8 @@ def place(models: Iterable[PoolModel], replicas: Iterable[PoolReplica]) -> Place
     for _ in range(len(pool.replicas) * 2):
         if not _relieved(pool):
             break
+    for replica in pool.replicas:
+        _fill(pool, replica)
     placement = {replica.place: frozenset(replica.models) for replica in pool.replicas}
     return Placed(placement, frozenset(unplaced))
 
@@ -149,6 +157,30 @@ def _placed(pool: _Pool, model: PoolModel) -> bool:
     _, replica, evicted = min(choices, key=lambda choice: choice[0])
     pool.add(replica, model, evicted)
     return True
+
+
+def _fill(pool: _Pool, replica: _Replica) -> None:
+    """Load what is asked most for each replica that has it, as long as memory and work are left.
+
+    Nothing is evicted for it, and a replica does not get what it would give up again.
+    """
+    if replica.seen.memory_mib is None:
+        return
+    free_mib = replica.seen.memory_mib - replica.used_mib(pool.models)
+    work = pool.load(replica)
+    for model in sorted(pool.models.values(), key=lambda model: _asked_order(pool, model)):
+        more = model.work / (pool.having[model.model] + 1)
+        is_asked = model.requests_per_s >= FILL_PER_S * max(1, pool.having[model.model])
+        is_other = model.model not in replica.models | replica.seen.refused
+        if is_asked and is_other and 0 < model.memory_mib <= free_mib and work + more <= FULL:
+            pool.add(replica, model, ())
+            free_mib -= model.memory_mib
+            work += more
+
+
+def _asked_order(pool: _Pool, model: PoolModel) -> tuple[bool, float, str]:
+    count = pool.having[model.model]
+    return count > 0, -model.requests_per_s / max(1, count), model.model
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def test_a_model_that_waits_long_takes_the_place_of_one_with_as_much_work():
 def test_what_has_no_request_now_makes_room_for_what_has():
     often = PoolModel("often", 0.9, 40, requests_per_s=1.0)
     assert placed([often, a_model("new", 0.1)], a_replica(1, "a", "often")) == ["a new"]
-    assert placed([often], a_replica(1, "a")) == ["a"]
+    assert placed([PoolModel("once", 0.9, 40)], a_replica(1, "a")) == ["a"]
 
 
 def test_a_model_that_no_replica_can_hold_has_no_room():
@@ -107,6 +107,29 @@ def test_a_light_model_moves_away_from_a_noisy_one():
 def test_nothing_moves_where_all_are_full_alike():
     models = [a_model("a", 1.5), a_model("b", 1.5)]
     assert placed(models, a_replica(1, "a", "b"), a_replica(2, "b", "a")) == ["a b", "a b"]
+
+
+def test_memory_that_is_left_has_copies_of_what_is_asked_most():
+    models = [
+        a_model("often", requests_per_s=0.5),
+        a_model("seldom", requests_per_s=0.1),
+        a_model("never"),
+    ]
+    old = a_replica(1, "a", "often", "seldom", "never", memory_mib=160)
+    assert placed(models, old, a_replica(2, "b"))[1] == "b often"
+    assert placed(models, old, a_replica(2, "b", memory_mib=160))[1] == "b often seldom"
+    assert placed(models, old, a_replica(2, "b", refused=("often",)))[1] == "b seldom"
+    assert placed(models, old, a_replica(2, "b", memory_mib=None))[1] == "b"
+
+
+def test_what_no_replica_has_is_loaded_before_a_second_copy():
+    models = [a_model("often", requests_per_s=0.5), a_model("lost", requests_per_s=0.1)]
+    assert placed(models, a_replica(1, "often"), a_replica(2, "b")) == ["lost often", "b often"]
+
+
+def test_a_replica_with_enough_to_do_gets_no_copy():
+    models = [a_model("often", 0.6, requests_per_s=0.5), a_model("b", 0.9)]
+    assert placed(models, a_replica(1, "often"), a_replica(2, "b")) == ["often", "b"]
 
 
 def test_models_that_no_service_has_any_more_are_given_up():
