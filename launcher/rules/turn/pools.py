@@ -599,7 +599,7 @@ def _models(members: Iterable[Member], replicas: Sequence[_Replica]) -> Iterator
 
 
 def _memory_mib(generation: Generation) -> int | None:
-    memory_mib: int | None = getattr(generation.view, "memory_mib", None)
+    memory_mib = generation.view.memory_mib
     if memory_mib is None:
         return None
     return int(USED * memory_mib * whole_number(generation.view.directives, "gpus", 1))

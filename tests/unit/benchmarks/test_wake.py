@@ -37,7 +37,9 @@ def test_a_missed_aim_is_told_of_each_model_with_each_scheduler(monkeypatch: pyt
     console = Console(width=120, record=True, quiet=False)
     monkeypatch.setattr(wake, "Console", lambda **_: console)
     slow = {"with_load": figures(1.02), "without_load": figures(1.16)}
-    wake.show({"with_load": figures(1.15), "without_load": figures(2.0), "default_scheduler": slow})
+    measured = {"with_load": figures(1.15), "without_load": figures(2.0)}
+    pool = {"with_load": figures(0.9), "without_load": figures(0.5)}
+    wake.show({**measured, "pool": pool, "default_scheduler": slow})
     lines = [line.split() for line in console.export_text().splitlines()]
     ratios = [line[-3:] for line in lines if "7.000" in line]
     assert ratios == [
@@ -45,6 +47,8 @@ def test_a_missed_aim_is_told_of_each_model_with_each_scheduler(monkeypatch: pyt
         ["6.000", "1.150", "1.15"],
         ["1.160", "1.15:", "missed"],
         ["6.000", "1.020", "1.15"],
+        ["7.000", "6.000", "0.500"],
+        ["7.000", "6.000", "0.900"],
     ]
     assert sum(line[-7:] == ["17"] * 5 + ["23"] * 2 for line in lines) == 4
 
