@@ -1,7 +1,7 @@
 """Lets replicas of pools load and unload models as the plan says, and knows which they have."""
 
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slicewise.launcher.probing.prober import Replica
@@ -10,7 +10,6 @@ from slicewise.launcher.process.saved_statistics import Run
 from slicewise.launcher.process.statistics import replicas_of
 from slicewise.launcher.rules.engines.engine import PooledEngine
 from slicewise.launcher.rules.engines.registry import ENGINES
-from slicewise.launcher.rules.pools.members import shape_of
 from slicewise.launcher.rules.pools.types import ReplicaModels
 from slicewise.launcher.rules.turn.plan import TurnPlan
 from slicewise.launcher.rules.turn.pools import AGAIN_S
@@ -21,6 +20,8 @@ _SELDOM_S = 30.0
 """Seconds after which a replica is asked again that has what it is to have: it may have lost it."""
 _ANSWERS_S = 2.0
 """Seconds after which one is asked again that did not answer."""
+_LOAD_S = 300
+"""Seconds that a load may take at most: meanwhile the replica loads nothing else."""
 Fit = Callable[[Replica], Awaitable[ReplicaModels | None]]
 
 
@@ -67,14 +68,17 @@ class ModelWatch:
         plans = {key: service for key, service in self._plans.items() if key in state}
         plans |= {service.service: service for service in plan.services}
         self._plans = {key: plan for key, plan in plans.items() if plan.spec.pool is not None}
-        members = _members(self._plans.values())
         replicas = {
-            key: dict(_replicas(service, members[_shape(service)], state[key]))
+            key: dict(_replicas(service, self._members(service), state[key]))
             for key, service in self._plans.items()
         }
         self._fits.turned(replicas, state)
         runs = {(key, run) for key in self._plans for run in _runs(state[key])}
         self._reports = {at: report for at, report in self._reports.items() if at in runs}
+
+    def _members(self, service: ServicePlan) -> Sequence[ServicePlan]:
+        """Return the services with which one shares replicas, itself among them."""
+        return [self._plans[key] for key in service.members if key in self._plans] or [service]
 
     def look(self) -> None:
         """Begin to tell each replica that is to load or unload a model, and ask the others."""
@@ -139,34 +143,6 @@ def _later(report: _Report, told: Replica, answer: ReplicaModels, now_s: float) 
     return _Report(told, now_s, is_silent=False, models=models, refused_s=refused_s)
 
 
-def _shape(service: ServicePlan) -> Hashable:
-    return shape_of(service.spec.values())
-
-
-@dataclass
-class _Members:
-    """Services that share replicas.
-
-    Attributes:
-        names: the service of each model, without the tenant.
-        checked: models that must answer an inference.
-    """
-
-    names: dict[str, str] = field(default_factory=dict)
-    checked: set[str] = field(default_factory=set)
-
-
-def _members(services: Iterable[ServicePlan]) -> Mapping[Hashable, _Members]:
-    """Return the services that share replicas, by what their replicas are."""
-    members: dict[Hashable, _Members] = {}
-    for service in sorted(services, key=lambda service: service.service):
-        group, spec = members.setdefault(_shape(service), _Members()), service.spec
-        if spec.model not in group.names:
-            group.names[spec.model] = spec.name
-            group.checked |= {spec.model} if spec.readiness == "inference" else set()
-    return members
-
-
 def _runs(service_state: ServiceState) -> Iterator[Run]:
     for array, generation in service_state.generations.items():
         for index, verified in generation.verified.items():
@@ -174,14 +150,14 @@ def _runs(service_state: ServiceState) -> Iterator[Run]:
 
 
 def _replicas(
-    service_plan: ServicePlan, members: _Members, service_state: ServiceState
+    service_plan: ServicePlan, members: Sequence[ServicePlan], service_state: ServiceState
 ) -> Iterator[tuple[Run, Replica]]:
     """Yield the replicas that can be told, with what they are to have."""
     engines = {engine.group: engine for engine in ENGINES.values()}
     engine = engines.get(service_plan.route.group)
     if not isinstance(engine, PooledEngine):
         return
-    spec = service_plan.spec
+    spec, specs = service_plan.spec, [member.spec for member in members]
     for run, replica in replicas_of(service_state, engine):
         models = service_plan.models.get(run[:2])
         if models is not None:
@@ -192,8 +168,10 @@ def _replicas(
                     model=spec.model,
                     service=spec.name,
                     models=models,
-                    services=tuple(sorted(members.names.items())),
-                    checked=frozenset(members.checked),
-                    load_timeout_s=spec.start_timeout_s,
+                    services=tuple(sorted((member.model, member.name) for member in specs)),
+                    checked=frozenset(
+                        member.model for member in specs if member.readiness == "inference"
+                    ),
+                    load_timeout_s=min(_LOAD_S, *(member.start_timeout_s for member in specs)),
                 ),
             )

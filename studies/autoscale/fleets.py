@@ -37,11 +37,11 @@ class Fleet:
     load_s: Floats
     seed: int
 
-    def pools(self, size: int, *, cached: bool, filled: bool = False) -> list[SharedLoad]:
+    def pools(self, size: int, *, cached: bool) -> list[SharedLoad]:
         """Return the loads of pools of so many services; 0: one pool of all."""
         size = size or len(self.services)
         firsts = range(0, len(self.services), size)
-        return [replace(self._pool(first, size), cached=cached, filled=filled) for first in firsts]
+        return [replace(self._pool(first, size), cached=cached) for first in firsts]
 
     def _pool(self, first: int, size: int) -> SharedLoad:
         members = self.services[first : first + size]

@@ -6,7 +6,7 @@ services, which share replicas (``shared.py``). Costs and requests are those of 
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,6 @@ class _Cell:
     Attributes:
         size: services of a pool; 0: all.
         cached: whether nodes keep weights.
-        filled: whether a new replica also loads what its memory has room for.
         least: replicas that each service, or pool, always has.
     """
 
@@ -78,14 +77,12 @@ class _Cell:
     cached: bool
     target: float
     least: int
-    filled: bool = False
 
     @property
     def name(self) -> str:
         """What a report calls its policy."""
         pools = {1: "", 0: ", one pool"}.get(self.size, f", pools of {self.size}")
-        filled = ", filled" if self.filled else ""
-        return f"{self.policy}{pools}{filled}{', cache' if self.cached else ''}"
+        return f"{self.policy}{pools}{', cache' if self.cached else ''}"
 
 
 _FLEETS: dict[str, Fleet] = {}
@@ -139,7 +136,6 @@ def _cells(names: Sequence[str]) -> list[_Cell]:
         for aim in aims
         if size in LARGE or not (cached or least) or (size == 1 and cached + least == 1)
     ]
-    filled = [replace(cell, filled=True) for cell in ours if cell.size in LARGE and not cell.least]
     others = [
         _Cell(name, policy, 1, cached, target, least)
         for name, (policy, (_, targets)) in product(names, RIVALS.items())
@@ -147,13 +143,13 @@ def _cells(names: Sequence[str]) -> list[_Cell]:
         # Dynamo's rule keeps one replica anyway. With a cache, two are enough to show its part.
         if (policy != "dynamo" or least) and (not cached or policy in CACHED_TOO)
     ]
-    return [*ours, *filled, *others]
+    return [*ours, *others]
 
 
 def _point(cell: _Cell) -> tuple[_Cell, Point]:
     """Replay all services, or all pools, with one setting."""
     waits, slice_s, changes, loads, shares = [], 0.0, 0, 0, []
-    for load in _FLEETS[cell.fleet].pools(cell.size, cached=cell.cached, filled=cell.filled):
+    for load in _FLEETS[cell.fleet].pools(cell.size, cached=cell.cached):
         outcome, world = replayed(load, cell.policy, cell.target, cell.least)
         counted, models = outcome.waits_s[outcome.counted], load.models[outcome.counted]
         waits.append(counted)

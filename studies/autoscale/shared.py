@@ -26,8 +26,6 @@ ROOM = 8
 """Models that a replica has memory for: all are of the same size."""
 MEMORY_S = 600.0
 """Seconds after its last use on a node for which a model's weights stay in the node's memory."""
-_SELDOM = 1e-6
-"""Requests a second that are assumed besides."""
 FROM_DISK, FROM_MEMORY, TO_DISK = 0.59, 0.19, 1.06
 """Time of a load from the node's disk and memory, and of one that copies the weights there first,
 beside a load without a cache: ``make bench-weights``."""
@@ -42,15 +40,12 @@ class SharedLoad(Workload):
         count: how many services there are.
         nodes: the node of each start, by its number.
         cached: whether nodes keep weights.
-        filled: whether a new replica also loads what its memory has room for. The product's do not:
-            this shows what it would change.
     """
 
     models: NDArray[np.int_]
     count: int
     nodes: NDArray[np.int_]
     cached: bool
-    filled: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -245,22 +240,8 @@ class SharedWorld(World):
         return replica
 
     def _have_own(self, replica: SharedReplica) -> None:
-        others = self._most_asked(replica.own) if self.workload.filled else []
-        replica.models, replica.to_have = {replica.own}, frozenset((replica.own, *others))
+        replica.models, replica.to_have = {replica.own}, frozenset((replica.own,))
         self.cache.use(replica.node, replica.own)
-
-    def _most_asked(self, own: int) -> list[int]:
-        """Return the models besides its own for which a replica has room.
-
-        Those that are asked most, for each replica that has them.
-        """
-        having = Counter(model for replica in self.ready for model in replica.to_have)
-
-        def asked(model: int) -> float:
-            return (self._work[model].requests_per_s + _SELDOM) / (1 + having[model])
-
-        others = [model for model in range(self.workload.count) if model != own]
-        return sorted(others, key=asked, reverse=True)[: ROOM - 1]
 
     def _owner(self) -> int:
         """Return whose slot the next replica is, as the product splits what a pool wants.

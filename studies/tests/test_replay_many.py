@@ -3,7 +3,6 @@
 import json
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,12 +68,9 @@ def watched(load: SharedLoad) -> tuple[SharedWorld, Watched]:
     st.lists(st.tuples(st.floats(0, 100), st.integers(0, 11)), min_size=1, max_size=60),
     st.lists(st.integers(0, 5), min_size=1, max_size=20),
     st.booleans(),
-    st.booleans(),
 )
-def test_each_request_is_served_once_by_a_replica_that_has_its_model(
-    requests, wishes, cached, filled
-):
-    load = replace(load_of(requests, 12, cached=cached), filled=filled)
+def test_each_request_is_served_once_by_a_replica_that_has_its_model(requests, wishes, cached):
+    load = load_of(requests, 12, cached=cached)
     world, seen = watched(load)
     for second in range(load.duration_s):
         world.pass_until(second)
@@ -108,14 +104,15 @@ def test_a_model_is_served_once_a_running_replica_has_loaded_it():
     assert world.loads == 1
 
 
-def test_a_filled_replica_loads_what_nobody_has_asked_yet():
-    load = replace(load_of([(0.5, 0), (60.5, 1)], 2), filled=True)
+def test_a_replica_loads_what_was_asked_before_it_is_asked_again():
+    load = load_of([(0.5, 0), (40.5, 1), (100.5, 1)], 2)
     world, seen = watched(load)
     for second in range(load.duration_s):
         world.pass_until(second)
         world.place()
-        world.want(1)
-    assert seen.served == [(0, QUEUE_S + LOAD_S), (1, 60.5)]
+        # The first replica ends meanwhile, and with it the second model.
+        world.want(0 if 70 < second < 72 else 1)
+    assert seen.served[-1] == (2, 100.5)
 
 
 def test_a_pool_of_one_without_a_cache_is_a_service_with_its_own_replicas():

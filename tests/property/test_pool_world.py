@@ -166,3 +166,29 @@ def test_a_service_that_is_deleted_starts_no_replica_while_others_serve_it():
     kept_busy(world, 20)
     assert not world.services["b"].arrays
     assert world.starts == 1
+
+
+def test_a_replica_that_shares_with_nobody_any_more_has_its_own_model_alone():
+    """Another audience may ask it: models that were not opened to it must be gone."""
+    world = a_pool_world([30, 30], quota=4, work=2, concurrency=9)
+    kept_busy(world, 10)
+    kept_busy(world, 21, b=1)
+    (server,) = world.servers.values()
+    assert server.ready == {"ma", "mb"}
+    service = world.services["a"]
+    newest = max(service.arrays)
+    values = {**service.arrays[newest].directives, "audience": "x"}
+    service.arrays[newest + 10] = Array(values)
+    kept_busy(world, 60, b=1)
+    assert server.ready == {"ma"}
+    assert answered(world)[1] > 15
+
+
+def test_a_member_whose_file_can_not_be_read_keeps_no_other_back():
+    world = a_pool_world([30, 30], quota=4, work=2, concurrency=9)
+    service = world.services["a"]
+    (number,) = service.arrays
+    service.arrays[number] = Array({**service.arrays[number].directives, "lease_s": "1"})
+    world.unreadable = frozenset({"t/a"})
+    kept_busy(world, 40, b=1)
+    assert answered(world)[1] > 5

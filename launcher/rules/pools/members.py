@@ -37,9 +37,3 @@ def sharing(
             if values.get("model") not in group.values():
                 group[key] = values.get("model", "")
     return tuple(tuple(group) for group in members.values() if len(group) > 1)
-
-
-def differing(values: Mapping[str, str], others: Mapping[str, str]) -> Sequence[str]:
-    """Return the keys for which two services of a pool don't share replicas."""
-    keys = (values.keys() | others.keys()) - _OWN
-    return sorted(key for key in keys if values.get(key) != others.get(key))

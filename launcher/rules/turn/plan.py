@@ -140,7 +140,9 @@ class _Deciding:
         self._free, self._most = scaling_inputs.free_millislices(view), _most(gateway)
         users = {key: views[-1].user for key, views in self._services.items()}
         self._pools = sharing(
-            (key, users[key], views[-1].directives) for key, views in self._services.items()
+            (key, users[key], newest.directives)
+            for key, views in self._services.items()
+            if (newest := _pooled(views, state.get(key) or ServiceState())) is not None
         )
         self._pooled = frozenset(key for members in self._pools for key in members)
         self._looks: dict[str, ServiceInput] = {}
@@ -243,6 +245,17 @@ class _Deciding:
             if why:
                 self._unreadable[key] = why
             self._wait(key, look.newest, look.spec)
+
+
+def _pooled(views: Sequence[ServiceView], service_state: ServiceState) -> ServiceView | None:
+    """Return the generation by which a service shares replicas; None if it names no pool.
+
+    Of one whose specification can't be read nothing is decided: others don't wait for it.
+    """
+    newest = unless_aborted(views, service_state)[0][-1]
+    if "pool" not in newest.directives or _readable(newest, {}) is None:
+        return None
+    return newest
 
 
 def _readable(newest: ServiceView, unreadable: dict[str, str]) -> ServiceSpec | None:

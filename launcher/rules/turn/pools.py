@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from slicewise.cluster.language.service import whole_number
+from slicewise.cluster.language.service import can_follow, whole_number
 from slicewise.cluster.rpc.messages import SlotPlace
 from slicewise.launcher.rules.autoscale.types import Scaling
 from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Load, Server, ServerMode
@@ -237,7 +237,7 @@ def counts(pool: "Pool", wanted: int, most: int) -> PoolCounts:
     )
     if starting is not None:
         if starting.is_short or kept.total() >= most:
-            kept.subtract(pool.giving_way(placed.models) if starting.work.is_asked else ())
+            kept.subtract(pool.giving_way(placed.models, kept) if starting.work.is_asked else ())
         if kept.total() < most:
             kept[starting.key] = max(1, kept[starting.key])
     return PoolCounts(kept, tuple(member.key for member in lacking), going)
@@ -430,10 +430,10 @@ class Pool:
     def _mib(self) -> Mapping[str, int]:
         return {model.model: model.memory_mib for model in self.models}
 
-    def giving_way(self, placement: Placement) -> Sequence[str]:
+    def giving_way(self, placement: Placement, kept: Mapping[str, int]) -> Sequence[str]:
         """Return the service of a replica that nobody asks: it is given up; none if one ends now.
 
-        It is the same one at each look.
+        It is the same one at each look. ``kept`` is how many each service keeps so far.
         """
         if any(slot.phase is Phase.ENDING for member in self.members for slot in member.slots):
             return ()
@@ -443,7 +443,7 @@ class Pool:
             for replica in self.replicas
             if replica.slot.phase in _READY | {Phase.DRAINING} and not replica.slot.is_replaced
             if not asked & {replica.member.model, *placement.get(replica.place, ())}
-            if not replica.member.is_closing
+            if not replica.member.is_closing and kept[replica.member.key] > 0
         ]
         return (max(idle)[1],) if idle else ()
 
@@ -513,7 +513,8 @@ def _replicas(
     for member in members:
         shape = shape_of(member.values)
         for generation in member.generations:
-            is_alike = shape_of(generation.view.directives) == shape
+            values = generation.view.directives
+            is_alike = shape_of(values) == shape or can_follow(values, member.values)
             for slot in generation.slots if is_alike else ():
                 run = generation.runs.get(slot.id)
                 if run is None:

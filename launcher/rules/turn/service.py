@@ -497,12 +497,28 @@ def _service_plan(
         ),
         submit_s=newest.view.submit_s,
         concurrency=concurrency,
+        models=_models_alone(look, seen),
         fits=frozenset(
             view.array_job_id
             for view in look.views
             if adapters_of(view.directives) and look.is_current(view)
         ),
     )
+
+
+def _models_alone(look: ServiceInput, seen: Sequence[Generation]) -> Placement:
+    """Return what the replicas of a service are to have that shares them with none, or no more.
+
+    Those that still work for others stay as they are: what was loaded for them goes after that.
+    """
+    if look.spec.pool is None:
+        return {}
+    return {
+        (slot.array_job_id, slot.index): frozenset({generation.view.directives.get("model", "")})
+        for generation in seen
+        for slot, run in generation.runs.items()
+        if not look.beside.get(run.endpoint.place)
+    }
 
 
 def _serving(slots: Sequence[Slot]) -> Sequence[Slot]:

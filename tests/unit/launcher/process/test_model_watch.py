@@ -60,9 +60,9 @@ def plan_of(name: str, group: str, models: Mapping[Any, Any]) -> SimpleNamespace
     )
     route = SimpleNamespace(group=group)
     service = f"nlp/{name}"
-    return SimpleNamespace(
-        service=service, array_job_id=ARRAY, spec=spec, route=route, models=models
-    )
+    members = tuple(f"nlp/{model}" for model in MODELS)
+    told = {"models": models, "members": members}
+    return SimpleNamespace(service=service, array_job_id=ARRAY, spec=spec, route=route, **told)
 
 
 class Pool:
@@ -113,7 +113,7 @@ async def test_a_replica_loads_what_it_lacks_one_after_the_other_and_is_asked_se
     assert pool.heard() == {
         RUN: ReplicaModels(frozenset({"own", "a", "b"}), loads=3, load_s={"a": 2.5, "b": 2.5})
     }
-    assert [told.load_timeout_s for told in pool.server.told] == [600, 600]
+    assert [told.load_timeout_s for told in pool.server.told] == [300, 300]
     assert dict(pool.server.told[0].services) == {name: name for name in MODELS}
     assert pool.server.told[0].checked == {"own", "a"}
     # A server that has lost a model is seen, and loads it again.
