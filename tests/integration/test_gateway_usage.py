@@ -285,7 +285,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("asked", "wanted"), ASKED)
-@pytest.mark.parametrize("triton", ["vllm", "sglang"])
+@pytest.mark.parametrize("group", ["vllm", "sglang"])
 @pytest.mark.parametrize("long", [0, 100_000])
 async def test_an_engine_is_asked_for_running_sums_and_a_client_gets_what_it_asked_for(
     metered: Metered, asked: dict[str, object], wanted: list[object], group: str, long: int

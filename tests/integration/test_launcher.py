@@ -305,7 +305,7 @@ def test_haproxy_killed_gets_its_routes_back(service: Service) -> None:
     assert errors(asyncio.run(service.send(4))) == []
     sandbox = service.sandbox
     kept = Maps(sandbox.layout.gateway_directory).services
-    until(lambda: f"{SERVICE} pool" in kept.read_text())
+    until(lambda: f"{SERVICE} triton" in kept.read_text())
     for routes in (kept.read_text(), ""):
         kill_haproxy(sandbox)
         kept.write_text(routes)

@@ -8,7 +8,7 @@ from slicewise.launcher.rules.engines.llamacpp import LlamaCpp
 class Toy(LlamaCpp):
     """It speaks as llama.cpp does, and spreads a model over whatever it is given."""
 
-    title, pool = "Toy", "toy"
+    title, group = "Toy", "toy"
     parallelism = Parallelism(gpus=True, nodes=True, instances=True)
 
     def options(self, spec: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
