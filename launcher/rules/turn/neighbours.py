@@ -24,7 +24,6 @@ class Neighbours:
         self, gateway: Gateway, state: State, services: Mapping[str, Sequence[ServiceView]]
     ) -> None:
         """Find them among ``services``, which are by ``tenant/service``."""
-        self._gateway = gateway
         self._busy: dict[str, Mapping[Place, int]] = {}
         self._in_all: dict[str, Counter[Place]] = defaultdict(Counter)
         self._endpoints: dict[str, dict[Place, Endpoint]] = defaultdict(dict)

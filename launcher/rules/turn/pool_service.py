@@ -100,8 +100,7 @@ def _sight(look: ServiceInput, state: ServiceState, now_s: float) -> _Sight:
     work = model_work(state.model_work, load, concurrency, now_s)
     state = replace(state, model_work=work)
     order, newest = look.newest.order, seen[-1]
-    lowest = look.spec.min_replicas if order.min_replicas is None else order.min_replicas
-    highest = look.spec.max_replicas if order.max_replicas is None else order.max_replicas
+    lowest, highest = scaling_inputs.replica_bounds(look.spec, order)
     usable = sum(slot.state != "gone" for slot in look.newest.slots)
     member = pools.Member(
         look.key,

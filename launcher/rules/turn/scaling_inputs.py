@@ -19,10 +19,20 @@ from slicewise.launcher.rules.turn.slots import DRAIN_DEADLINE_S, Phase, Slot
 _HOLDS = frozenset({"released", "starting", "running", "ending"})
 
 
+def replica_bounds(spec: ServiceSpec, order: ServiceOrder) -> tuple[int, int]:
+    """Return how many replicas the owner wants at least and at most: an order comes before a file.
+
+    The least may be above the most.
+    """
+    return (
+        spec.min_replicas if order.min_replicas is None else order.min_replicas,
+        spec.max_replicas if order.max_replicas is None else order.max_replicas,
+    )
+
+
 def scaling(spec: ServiceSpec, order: ServiceOrder, most: int, engine: Engine) -> Scaling:
     """Return what the owner asks for by file or order; slots and gateway can carry ``most``."""
-    highest = spec.max_replicas if order.max_replicas is None else order.max_replicas
-    lowest = spec.min_replicas if order.min_replicas is None else order.min_replicas
+    lowest, highest = replica_bounds(spec, order)
     highest = min(highest, most)
     return Scaling(
         min_replicas=min(lowest, highest),

@@ -271,8 +271,7 @@ def _start_sight(look: ServiceInput, seen: Sequence[Generation], plan: SlotPlan)
 
 def _lineless(look: ServiceInput) -> str:
     """Return why the service gets no replica that it needs for want of server lines."""
-    order = look.newest.order.min_replicas
-    lowest = look.spec.min_replicas if order is None else order
+    lowest, _ = scaling_inputs.replica_bounds(look.spec, look.newest.order)
     return look.lineless if look.load.total or lowest else ""
 
 
