@@ -87,7 +87,7 @@ not reported is the service's whose slot it was."""
 _RENEW_EVERY_S = 0.5
 """Seconds between two questions for tokens of limits."""
 FIT_EVERY_S = 0.5
-"""Seconds between two looks at which replicas lack an adapter or a model."""
+"""Seconds between two looks at which replicas lack an adapter."""
 TELL_EVERY_S = 1.0
 """Seconds between two updates of what users can see of their services."""
 _ANY_GROUP = (
@@ -258,7 +258,6 @@ class Launcher:
             self.serve_statistics: SIDE_EVERY_S,
             self.time_tokens: SIDE_EVERY_S,
             self.fit_adapters: FIT_EVERY_S,
-            self.fit_models: FIT_EVERY_S,
             self.order_queues: ORDER_EVERY_S,
         }
         beside = [asyncio.create_task(_repeat(step, every_s)) for step, every_s in steps.items()]
@@ -324,6 +323,9 @@ class Launcher:
             self._failed(name, name, time.monotonic() - begin_s)
         else:
             return turned.is_busy
+        finally:
+            # Requests may wait for a model that a replica is to load, also while turns fail.
+            self._models.look()
         return False
 
     def _heard_of_services(self) -> Heard:
@@ -347,11 +349,9 @@ class Launcher:
             self._reporter_of_services.turned(turned.plan, turned.state, heard)
             self._tokens.turned(turned.plan, turned.state)
             self._usage.turned(turned.state)
-            self._pools.turned(turned.pools)
+            self._pools.turned(turned.plan.pools)
             self._adapters.turned(turned.plan, turned.state, turned.requests)
             self._models.turned(turned.plan, turned.state)
-            # Requests may wait for a model that a replica is to load.
-            self._models.look()
             self._fair_queues.turned(turned.plan)
             self._metrics.counted(self._adapters.requests)
             if self._statistics is not None:
@@ -517,11 +517,6 @@ class Launcher:
         """Let replicas load and unload adapters, where their service says others."""
         if self._leader.leads():
             self._adapters.look()
-
-    async def fit_models(self) -> None:
-        """Let replicas of pools load and unload models, where the plan says others."""
-        if self._leader.leads():
-            self._models.look()
 
     async def order_queues(self) -> None:
         """Tell the gateway what requests count where those who share a service wait."""

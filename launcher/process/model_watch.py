@@ -12,7 +12,7 @@ from slicewise.launcher.rules.engines.engine import PooledEngine
 from slicewise.launcher.rules.engines.registry import ENGINES
 from slicewise.launcher.rules.pools.types import ReplicaModels
 from slicewise.launcher.rules.turn.plan import TurnPlan
-from slicewise.launcher.rules.turn.pools import AGAIN_S
+from slicewise.launcher.rules.turn.pool_models import AGAIN_S
 from slicewise.launcher.rules.turn.service import ServicePlan
 from slicewise.launcher.rules.turn.state import ServiceState, State
 

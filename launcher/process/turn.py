@@ -26,7 +26,6 @@ from slicewise.launcher.rules.gateway.fair_queue import Position
 from slicewise.launcher.rules.gateway.routing import GatewayChange
 from slicewise.launcher.rules.gateway.timings import Timings
 from slicewise.launcher.rules.gateway.types import Gateway
-from slicewise.launcher.rules.pools.busy import NOTHING_BUSY, PoolLook
 from slicewise.launcher.rules.turn.curves import Curves
 from slicewise.launcher.rules.turn.generations import Answers, is_verified, unverified
 from slicewise.launcher.rules.turn.plan import (
@@ -38,7 +37,6 @@ from slicewise.launcher.rules.turn.plan import (
     key_of,
     unless_aborted,
 )
-from slicewise.launcher.rules.turn.pool_looks import pool_look
 from slicewise.launcher.rules.turn.service import NO_CURVES, NOTHING_HEARD, Heard, ServicePlan
 from slicewise.launcher.rules.turn.state import (
     GenerationState,
@@ -108,7 +106,6 @@ class Turned:
         failures: errors of desired slots and retirements that failed, by array job id.
         left: services for which the daemon was not asked in time; they come first next time.
         unkept: why the routes could not be written down for HAProxy's next start; "" if they were.
-        pools: what the replicas of pools worked on.
         requests: how many each adapter has had, by ``tenant/service:adapter``, as HAProxy counts.
     """
 
@@ -120,7 +117,6 @@ class Turned:
     left: frozenset[str] = frozenset()
     unkept: str = ""
     requests: Mapping[str, int] = field(default_factory=dict)
-    pools: PoolLook = NOTHING_BUSY
 
     @property
     def is_busy(self) -> bool:
@@ -153,7 +149,6 @@ async def turn(
     """
     view = await _with_numeric_addresses(await daemon.view())
     gateway = await runtime.observe()
-    pools = pool_look(view, gateway, now_s())
     answers = _ask_all(replicas, view, state)
     decided = decide(
         *(view, gateway, answers, state, now_s()),
@@ -169,7 +164,7 @@ async def turn(
     turned = await _ask_daemon(
         daemon, _Turning(dict(decision), plan, view.desired_slots_versions, now_s), left
     )
-    return replace(turned, unkept=unkept, requests=gateway.adapters, pools=pools)
+    return replace(turned, unkept=unkept, requests=gateway.adapters)
 
 
 def _keep(runtime: Runtime, routes: Mapping[str, str]) -> str:

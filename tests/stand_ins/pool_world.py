@@ -27,7 +27,7 @@ from slicewise.launcher.rules.gateway.routing import (
 from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
 from slicewise.launcher.rules.pools.types import ReplicaModels
 from slicewise.launcher.rules.turn.plan import TurnPlan
-from slicewise.launcher.rules.turn.pools import AGAIN_S
+from slicewise.launcher.rules.turn.pool_models import AGAIN_S
 from slicewise.launcher.rules.turn.service import Heard
 from slicewise.launcher.rules.turn.state import (
     ServiceState,

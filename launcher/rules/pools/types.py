@@ -9,6 +9,12 @@ from dataclasses import dataclass, field
 
 from slicewise.cluster.rpc.messages import SlotPlace
 
+MOST_LOADS = 100
+"""Loads after which a replica is replaced: servers don't give back all memory of unloaded models
+(TorchScript 1 GB of GPU memory in 50 loads, triton-inference-server/server#5841)."""
+PATIENCE_S = 10.0
+"""Seconds of waiting after which a model's work counts twice, then three times, and so on."""
+
 
 @dataclass(frozen=True)
 class ReplicaModels:
@@ -30,9 +36,10 @@ class ReplicaModels:
     load_s: Mapping[str, float] = field(default_factory=dict, hash=False)
     failures: Mapping[str, int] = field(default_factory=dict, compare=False)
 
-
-PATIENCE_S = 10.0
-"""Seconds of waiting after which a model's work counts twice, then three times, and so on."""
+    @property
+    def is_worn(self) -> bool:
+        """Whether the replica is to be replaced."""
+        return self.loads > MOST_LOADS
 
 
 @dataclass(frozen=True)

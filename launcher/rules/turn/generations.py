@@ -110,8 +110,8 @@ class GenerationInput:
         deadline_s: seconds that a request may take; None if the service does not say.
         p95_s: seconds within which 95 % of its requests shall be answered; None if it does not say.
         may_give_back: replicas that may give their slots back now since they fail health checks.
-        beside: requests of other services of its pool that its replicas work on, by address and
-            HTTP port.
+        beside: requests of other services that its replicas work on, by address and HTTP port,
+            then by ``tenant/service``.
         worn: slots whose replicas have loaded so many models that others are to take their place.
     """
 
@@ -124,7 +124,7 @@ class GenerationInput:
     deadline_s: float | None = None
     p95_s: float | None = None
     may_give_back: int = 1
-    beside: Mapping[tuple[str, int], int] = field(default_factory=dict, hash=False)
+    beside: Mapping[tuple[str, int], Mapping[str, int]] = field(default_factory=dict, hash=False)
     worn: frozenset[int] = frozenset()
 
 
@@ -480,10 +480,11 @@ def _slot(
     # A replica that still has to load its model when it must end can't serve any request in time.
     in_vain = phase is Phase.STARTING and seen.ends_in_s == 0
     own = server.in_flight + server.queued if server is not None else 0
+    beside = sight.beside.get(run.endpoint.place, {}) if run is not None else {}
     return Slot(
         SlotId(sight.view.array_job_id, seen.index),
         phase,
-        in_flight=own + (sight.beside.get(run.endpoint.place, 0) if run is not None else 0),
+        in_flight=own + sum(beside.values()),
         up=server is None or server.up,
         allotted=seen.state != "released",
         expiry=_expiry(seen, lease_s) if seen.state == "running" or in_vain else Expiry.FAR,

@@ -22,6 +22,7 @@ from slicewise.launcher.rules.gateway.types import (
     Gateway,
     load_of,
 )
+from slicewise.launcher.rules.pools.busy import NOTHING_BUSY, PoolLook
 from slicewise.launcher.rules.pools.members import sharing
 from slicewise.launcher.rules.turn import scaling_inputs
 from slicewise.launcher.rules.turn.budgets import used_up
@@ -31,7 +32,7 @@ from slicewise.launcher.rules.turn.generations import (
     Answers,
 )
 from slicewise.launcher.rules.turn.line_claims import LineClaims
-from slicewise.launcher.rules.turn.neighbours import Neighbours
+from slicewise.launcher.rules.turn.neighbours import neighbours
 from slicewise.launcher.rules.turn.notes import (
     last_said,
 )
@@ -70,12 +71,14 @@ class TurnPlan:
     Attributes:
         unreadable: why a service can't be looked after, by ``tenant/service``.
         rests: services for which nothing moves, by ``tenant/service``.
+        pools: what the replicas of pools work on.
     """
 
     services: tuple[ServicePlan, ...]
     routes: RoutePlan
     unreadable: Mapping[str, str] = field(hash=False)
     rests: Rests = field(default_factory=dict, hash=False)
+    pools: PoolLook = NOTHING_BUSY
 
 
 def key_of(view: ServiceView) -> str:
@@ -146,7 +149,7 @@ class _Deciding:
         )
         self._pooled = frozenset(key for members in self._pools for key in members)
         self._looks: dict[str, ServiceInput] = {}
-        self._neighbours = Neighbours(gateway, state, self._services)
+        self._neighbours = neighbours(gateway, state, self._services)
         self._avoided = AvoidedNodes(state, users, now_s)
         self._left = may_give_back(gateway, given_back(state.values(), now_s - REFUSED_S))
         self._budgets = {tenant.name: tenant.budget for tenant in view.tenants}
@@ -167,6 +170,7 @@ class _Deciding:
             plan_routes(self._gateway, routes),
             self._unreadable,
             self._resting,
+            PoolLook(self._now_s, self._neighbours.parts),
         )
 
     def _one(self, key: str, before: Rest | None, claims: LineClaims) -> None:
@@ -199,8 +203,8 @@ class _Deciding:
             ),
             curves=self._curves,
             may_give_back=self._left,
-            beside=self._neighbours.beside(key),
-            lent=self._neighbours.lent(key),
+            beside=self._neighbours.beside.get(key, {}),
+            lent=self._neighbours.lent.get(key, frozenset()),
         )
         if key in self._pooled:
             self._looks[key] = look

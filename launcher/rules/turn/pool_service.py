@@ -10,7 +10,7 @@ from slicewise.launcher.rules.autoscale.types import ScalingDecision
 from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Load, ServerMode
 from slicewise.launcher.rules.pools.model_work import model_work
 from slicewise.launcher.rules.pools.types import Told
-from slicewise.launcher.rules.turn import pools, scaling_inputs
+from slicewise.launcher.rules.turn import pool_models, pool_replicas, scaling_inputs
 from slicewise.launcher.rules.turn.generations import Generation
 from slicewise.launcher.rules.turn.notes import note
 from slicewise.launcher.rules.turn.service import (
@@ -42,7 +42,7 @@ class _Sight:
     load: Load
     state: ServiceState
     seen: Sequence[Generation] = field(hash=False)
-    member: pools.Member = field(hash=False)
+    member: pool_models.Member = field(hash=False)
 
 
 def decide_pool(
@@ -51,7 +51,7 @@ def decide_pool(
     """Decide for services that share replicas, by ``tenant/service``."""
     sights = _sights(looks, states, now_s)
     heard = next((look.heard.models for look in looks.values()), {})
-    pool = pools.seen([sight.member for sight in sights.values()], heard, now_s)
+    pool = pool_models.seen([sight.member for sight in sights.values()], heard, now_s)
     memory, decision, counts = _scaled(
         [sight for sight in sights.values() if not sight.member.is_closing], pool, now_s
     )
@@ -61,7 +61,7 @@ def decide_pool(
     }
     plans = {key: _slot_plan(sight, decisions[key], pool, now_s) for key, sight in sights.items()}
     modes = {slot: mode for plan in plans.values() for slot, mode in plan.modes.items()}
-    shared = pools.shared(pool, modes, counts.going)
+    shared = pool_models.shared(pool, modes, counts.going)
     decided: dict[str, tuple[ServiceState, ServicePlan]] = {}
     for key, sight in sights.items():
         state = sight.state if memory is None else replace(sight.state, memory=memory)
@@ -102,7 +102,7 @@ def _sight(look: ServiceInput, state: ServiceState, now_s: float) -> _Sight:
     order, newest = look.newest.order, seen[-1]
     lowest, highest = scaling_inputs.replica_bounds(look.spec, order)
     usable = sum(slot.state != "gone" for slot in look.newest.slots)
-    member = pools.Member(
+    member = pool_models.Member(
         look.key,
         seen,
         look.newest.directives,
@@ -123,13 +123,13 @@ def _is_served(backend: Backend | None) -> bool:
 
 
 def _scaled(
-    sights: Sequence[_Sight], pool: pools.Pool, now_s: float
-) -> tuple[Memory | None, ScalingDecision, pools.PoolCounts]:
+    sights: Sequence[_Sight], pool: pool_models.Pool, now_s: float
+) -> tuple[Memory | None, ScalingDecision, pool_replicas.PoolCounts]:
     """Return what the pool remembers now, how many replicas it wants, and of which services."""
     if not sights:
-        return None, ScalingDecision(0, "its pool ends"), pools.PoolCounts({})
+        return None, ScalingDecision(0, "its pool ends"), pool_replicas.PoolCounts({})
     first = sights[0].look
-    asked_for = pools.scaling([_scaling_of(sight) for sight in sights], first.most)
+    asked_for = pool_replicas.scaling([_scaling_of(sight) for sight in sights], first.most)
     generations = [generation for sight in sights for generation in sight.seen]
     supply = scaling_inputs.supply(slot for slot in slots_of(generations) if not slot.is_replaced)
     memories = (sight.state.memory for sight in sights)
@@ -138,14 +138,14 @@ def _scaled(
         next((memory for memory in memories if memory is not None), None) or initial(supply, now_s),
         scaling.ServiceLook(
             now_s,
-            pools.load([sight.load for sight in sights]),
+            pool_replicas.load([sight.load for sight in sights]),
             supply,
             tuple(start for generation in generations for start in generation.starts),
             scaling_inputs.room(generations, first.free),
             is_known=any(sight.look.backend is not None for sight in sights),
         ),
     )
-    counts = pools.counts(pool, decision.wanted, asked_for.max_replicas)
+    counts = pool_replicas.counts(pool, decision.wanted, asked_for.max_replicas)
     if counts.lacking:
         words = f"{decision.reason}; no replica has room for {', '.join(counts.lacking)}"
         decision = replace(decision, reason=words)
@@ -168,7 +168,7 @@ def _own_decision(
 
 
 def _slot_plan(
-    sight: _Sight, decision: ScalingDecision, pool: pools.Pool, now_s: float
+    sight: _Sight, decision: ScalingDecision, pool: pool_models.Pool, now_s: float
 ) -> SlotPlan:
     """Choose a service's own slots; one that is to end needs none while others' replicas serve."""
     fallback = fallback_of(sight.seen)
@@ -187,14 +187,14 @@ def _with_told(generation: Generation, told: Mapping[SlotPlace, Told]) -> Genera
     return replace(generation, state=replace(generation.state, models=models))
 
 
-def _words(member: pools.Member, shared: pools.Shared) -> str:
+def _words(member: pool_models.Member, shared: pool_models.Shared) -> str:
     count = shared.replicas.get(member.key, 0)
     replicas = "1 replica has" if count == 1 else f"{count or 'no'} replicas have"
     return f"in pool {member.values.get('pool', '')} {replicas} {member.model}"
 
 
 def _sharing(
-    sight: _Sight, plan: ServicePlan, shared: pools.Shared, pool: pools.Pool
+    sight: _Sight, plan: ServicePlan, shared: pool_models.Shared, pool: pool_models.Pool
 ) -> ServicePlan:
     """Let other services' replicas serve it, too."""
     key, own = sight.look.key, plan.route.targets or {}

@@ -25,7 +25,7 @@ from slicewise.launcher.rules.gateway.types import (
     ServerMode,
 )
 from slicewise.launcher.rules.pools.types import Placement, ReplicaModels
-from slicewise.launcher.rules.turn import pools, scaling_inputs
+from slicewise.launcher.rules.turn import scaling_inputs
 from slicewise.launcher.rules.turn.budgets import UsedUp
 from slicewise.launcher.rules.turn.curves import Curves, Serving, replicas_of, with_replicas
 from slicewise.launcher.rules.turn.generations import (
@@ -188,7 +188,8 @@ class ServiceInput:
         adapters: names of adapters that clients may ask for before this turn.
         curves: what services have learnt of replicas.
         may_give_back: replicas that may give their slots back now since they fail health checks.
-        beside: requests of other services that its replicas work on, by address and HTTP port.
+        beside: requests of other services that its replicas work on, by address and HTTP port,
+            then by ``tenant/service``.
         lent: other services' replicas at which it still has requests.
     """
 
@@ -208,7 +209,7 @@ class ServiceInput:
     adapters: frozenset[str] = frozenset()
     curves: Curves = field(default_factory=dict, hash=False)
     may_give_back: int = 1
-    beside: Mapping[tuple[str, int], int] = field(default_factory=dict, hash=False)
+    beside: Mapping[tuple[str, int], Mapping[str, int]] = field(default_factory=dict, hash=False)
     lent: frozenset[Endpoint] = frozenset()
 
     @property
@@ -312,7 +313,10 @@ def _generation(
         may_give_back=left,
         beside=look.beside,
         worn=frozenset(
-            index for array, index in pools.worn(look.heard.models) if array == view.array_job_id
+            slot.index
+            for slot in view.slots
+            if (models := look.heard.models.get((view.array_job_id, slot.index, slot.start_s or 0)))
+            and models.is_worn
         ),
     )
     return generation(sight, service_state.generations.get(view.array_job_id) or GenerationState())

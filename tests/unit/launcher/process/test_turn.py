@@ -291,6 +291,16 @@ async def test_what_fails_after_a_turn_does_not_end_the_loop(caplog: pytest.LogC
     assert "round_failed" in caplog.messages
 
 
+async def test_replicas_of_pools_are_told_of_their_models_after_each_turn_also_a_failed_one():
+    world, models = World(service(7, "a", HELD)), Mock(models={})
+    launcher = Launcher(world, world, replicas=lambda _: world, models=models)
+    await launcher.turn()
+    assert [call[0] for call in models.method_calls] == ["turned", "look"]
+    world.failure = UnreachableError("SW-DAEMON-DOWN", "No answer.")
+    await launcher.turn()
+    assert [call[0] for call in models.method_calls] == ["turned", "look", "look"]
+
+
 async def test_a_decision_is_reported_with_its_reason(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "slicewise.launcher")
     world = World(service(7, "a", HELD))
