@@ -24,6 +24,11 @@ class EngineSettings(BaseModel):
     apptainer: str = Field(
         "apptainer", description="apptainer on the nodes, for runtime apptainer."
     )
+    image_copies: bool = Field(
+        True,
+        description="Where launcher.node_cache keeps models, keep images there, too, if they are "
+        "files; false where apptainer.conf limits whose containers may run, or from which paths.",
+    )
     python: str = Field(
         "python3",
         description="Python 3.8 or newer on the nodes; runs what lets only the gateway in.",

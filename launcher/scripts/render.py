@@ -158,9 +158,7 @@ def service_script(
     replicas let in. ``launcher`` says where on nodes its model's files are kept.
     """
     engine = engine_named(spec.engine)
-    # A copy would lack what other members of a pool bring later, and have what they have replaced.
-    is_alone = spec.nodes == 1 and spec.pool is None
-    is_cached = launcher.node_cache is not None and is_alone
+    brought = _brought(engine, spec, settings, launcher)
     template = _environment().get_template("service.sbatch.j2")
     return template.render(
         spec=spec,
@@ -173,8 +171,8 @@ def service_script(
         door=_DOOR.read_text(encoding="utf-8").strip(),
         loopback=_LOOPBACK.read_text(encoding="utf-8").strip(),
         models=_MODELS.read_text(encoding="utf-8").strip() if _has_models(engine, spec) else "",
-        weights=_WEIGHTS.read_text(encoding="utf-8").strip() if is_cached else "",
-        weights_words=_weights_words(engine, spec, launcher) if is_cached else (),
+        brought=brought,
+        weights=_WEIGHTS.read_text(encoding="utf-8").strip() if any(brought.values()) else "",
         log_bytes=LOG_BYTES,
     )
 
@@ -194,9 +192,31 @@ def _models_words(engine: Engine, spec: ServiceSpec, settings: StartSettings) ->
     return (python, '"$private/models.py"', '"$private"', '"$models"', *own)
 
 
-def _weights_words(engine: Engine, spec: ServiceSpec, launcher: LauncherSettings) -> Sequence[str]:
-    """Return the words for ``weights.py``: where it keeps which files, and how many bytes."""
-    words = [str(launcher.node_cache), str(launcher.node_cache_bytes), spec.model_repository]
+def _brought(
+    engine: Engine, spec: ServiceSpec, settings: StartSettings, launcher: LauncherSettings
+) -> Mapping[str, Sequence[str]]:
+    """Return how "image" and "weights" come to the node before the server starts there.
+
+    That is in words for ``weights.py``: where it keeps which files, and how many bytes; none for
+    what the server reads where it is.
+    """
+    words: dict[str, Sequence[str]] = {"image": (), "weights": ()}
+    if launcher.node_cache is None or spec.nodes > 1:
+        return words
+    cache = (str(launcher.node_cache), str(launcher.node_cache_bytes))
+    # What is no path is an image in a registry, which the runtime keeps itself.
+    if settings.image_copies and spec.image is not None and spec.image.startswith("/"):
+        image = Path(spec.image)
+        words["image"] = (*cache, str(image.parent), f"--model={image.name}")
+    # A copy would lack what other members of a pool bring later, and have what they have replaced.
+    if spec.pool is None:
+        words["weights"] = (*cache, *_weights_words(engine, spec))
+    return words
+
+
+def _weights_words(engine: Engine, spec: ServiceSpec) -> Sequence[str]:
+    """Return the words for ``weights.py`` that say which files of the repository are read."""
+    words = [spec.model_repository]
     if not engine.loads_all:
         words.append(f"--model={spec.model}")
     if spec.model_file:
@@ -257,8 +277,8 @@ def _words(engine: Engine, spec: ServiceSpec, settings: StartSettings) -> tuple[
             return (*before, shlex.quote(settings.command))
         case "apptainer":
             models = f"{spec.model_repository}:{spec.model_repository}"
-            mounted = (settings.apptainer, "exec", "--nv", "--bind", models, str(spec.image))
-            return (*map(shlex.quote, mounted), *before, shlex.quote(settings.image_command))
+            mounted = map(shlex.quote, (settings.apptainer, "exec", "--nv", "--bind", models))
+            return (*mounted, '"$image"', *before, shlex.quote(settings.image_command))
         case "pyxis":
             return (*before, shlex.quote(settings.image_command))
 

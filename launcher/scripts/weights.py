@@ -1,10 +1,12 @@
-"""Brings a model's files to the node: copies them once into a folder there, for servers to read.
+"""Brings a model's files, or an image's, to the node: copies them once into a folder there.
 
     python3 weights.py CACHE MOST_BYTES REPOSITORY [--model NAME] [--files PATTERN] [--no-adapters]
+        [--beside BYTES]
 
 Prints one line: ``hit SECONDS BYTES ENTRY`` if the files lie on this node, ``copied ...`` if they
 do now, ``source SECONDS BYTES REASON`` if the server has to read REPOSITORY itself: whatever goes
-wrong here, servers start. What they read lies below ENTRY/models, named as in REPOSITORY.
+wrong here, servers start. What they read lies below ENTRY/models, named as in REPOSITORY. NAME may
+be a file there: then it alone is copied. This job has copied BYTES before.
 
 All that a user's jobs keep lies in CACHE/UID, which only this user may enter:
 
@@ -136,7 +138,7 @@ class WantedFiles(NamedTuple):
 
     Attributes:
         repository: its path.
-        model: the one folder of it that the server reads; "" if it reads all of it.
+        model: the one folder, or file, of it that is read; "" if it reads all of it.
         files: pattern of the names that the server reads there; "" if it reads all.
         adapters: whether LoRA adapters in the model's folder belong to it: others come and go, and
             are read where they are.
@@ -149,6 +151,9 @@ class WantedFiles(NamedTuple):
 
     def look(self) -> Tree:
         """Look at each of its files; raises OSError or NotCachedError if not all can be seen."""
+        if self.model and (alone := Path(self.repository, self.model)).is_file():
+            with _opened(alone) as opened:
+                return Tree((), (_file(self.model, os.fstat(opened)),))
         folders = [self.model] if self.model else []
         files: list[File] = []
         for path, file in self._entries(self.model, ()):
@@ -602,8 +607,13 @@ def _mib(count: int) -> int:
     return -(-count >> 20)
 
 
-def brought(cache_folder: str, most_bytes: int, wanted: WantedFiles) -> tuple[str, int, str]:
-    """Return ``hit``, ``copied`` or ``source``; bytes; the entry, or why there is none."""
+def brought(
+    cache_folder: str, most_bytes: int, wanted: WantedFiles, beside_bytes: int = 0
+) -> tuple[str, int, str]:
+    """Return ``hit``, ``copied`` or ``source``; bytes; the entry, or why there is none.
+
+    ``beside_bytes`` are what this job has copied before: in memory they count as its own, too.
+    """
     size = lacking = 0
     try:
         cache = Cache(cache_folder, most_bytes)
@@ -614,7 +624,7 @@ def brought(cache_folder: str, most_bytes: int, wanted: WantedFiles) -> tuple[st
             wanted.require_change_times(tree)
             if cache.is_hit(key, tree):
                 return "hit", size, str(cache.path(key))
-            cache.require_memory(size)
+            cache.require_memory(size + beside_bytes)
             try:
                 if cache.is_copied(key, tree, wanted, lacking):
                     return "copied", size, str(cache.path(key))
@@ -646,11 +656,12 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--model", default="")
     parser.add_argument("--files", default="")
     parser.add_argument("--no-adapters", dest="adapters", action="store_false")
+    parser.add_argument("--beside", type=int, default=0)
     told = parser.parse_args(words)
     signal.signal(signal.SIGTERM, _end)
     started_s = time.monotonic()
     wanted = WantedFiles(told.repository, told.model, told.files, told.adapters)
-    outcome, size, where = brought(told.cache, told.most_bytes, wanted)
+    outcome, size, where = brought(told.cache, told.most_bytes, wanted, told.beside)
     # A name in the repository may hold anything, and the batch script reads one line.
     line = "".join(letter if letter.isprintable() else "?" for letter in where)
     seconds = f"{time.monotonic() - started_s:.3f}"

@@ -53,8 +53,7 @@ STAND_INS = {
         until [ "$1" = bash ]; do shift; done
         exec "$@" """,
     "apptainer": """printf '%s\\n' "$@" >"$TOLD/apptainer"
-        until [ "$1" = "$IMAGE" ]; do shift; done
-        shift
+        shift 5
         exec "$@" """,
     "tritonserver": """printf '%s\\n' "$@" >"$TOLD/tritonserver"
         env >"$TOLD/environment"
@@ -81,22 +80,22 @@ def run(
     ports: Sequence[int] = (),
     edits: Mapping[str, str] = NO_EDITS,
     cache: Path | None = None,
+    image_copies: bool = True,
     **change: object,
 ) -> str:
     """Run the script of such a service; Slurm allots it these ports, or free ones. Its log."""
     command = told / "it's bare"
     command.unlink(missing_ok=True)
     command.symlink_to(told / "bin" / "tritonserver")
-    settings = start_settings("triton", {"triton": EngineSettings(command=command)})
+    own = EngineSettings(command=command, image_copies=image_copies)
+    engine = str(change.get("engine", "triton"))
+    settings = start_settings(engine, {engine: own})
     launcher = LauncherSettings(node_cache=cache)
     text = service_script(service_spec({**VALUES, **change}), settings, GATEWAY, launcher)
     for before, after in edits.items():
         assert text.count(before) == 1
         text = text.replace(before, after)
-    variables = {
-        "PORTS": ",".join(map(str, ports or (free_port(), free_port()))),
-        "IMAGE": str(change.get("image", "")),
-    }
+    variables = {"PORTS": ",".join(map(str, ports or (free_port(), free_port())))}
     return run_batch_script(text, told, variables)
 
 
@@ -392,10 +391,10 @@ def cache(told: Path) -> Path:
     return folder
 
 
-def weights_line(log: str) -> list[str]:
+def weights_line(log: str, what: str = "weights") -> list[str]:
     """How the last server that was started has got its files: outcome, bytes, entry or reason."""
     *_, (outcome, size, where) = re.findall(
-        r" chat\.7\.3 weights=(\w+) [0-9.]+ ([0-9]+) (.*)\n", log
+        rf" chat\.7\.3 {what}=(\w+) [0-9.]+ ([0-9]+) (.*)\n", log
     )
     return [outcome, size, where]
 
@@ -423,6 +422,72 @@ def test_a_server_reads_its_model_on_the_node(
         assert f"{told}/models:{told}/models" in mounts
         # Nobody else reads the copy while this one does, but the next start will.
         assert re.search(rf"[=,]{entry}/models:{entry}/models:ro(,|$)", mounts, re.MULTILINE)
+
+
+def image_read(told: Path, container: Mapping[str, object]) -> str:
+    """The image that the runtime was told."""
+    if container["runtime"] == "apptainer":
+        return words(told, "apptainer")[4]
+    (option,) = (one for one in words(told, "srun") if one.startswith("--container-image="))
+    return option.partition("=")[2]
+
+
+@pytest.fixture(params=["apptainer", "pyxis"])
+def container(told: Path, request: pytest.FixtureRequest) -> dict[str, object]:
+    """A container of an image that is a file beside others."""
+    (told / "images").mkdir()
+    (told / "images" / "other.sqsh").write_text("another image")
+    image = told / "images" / "triton.sqsh"
+    image.write_text("an image")
+    return {"runtime": request.param, "image": str(image)}
+
+
+def test_an_image_that_is_a_file_is_read_on_the_node(
+    told: Path, cache: Path, container: dict[str, object]
+):
+    """One that has been replaced there is copied again."""
+    image = Path(str(container["image"]))
+    texts = ("an image", "an image", "a newer image")
+    outcomes = (("copied", "copied"), ("hit", "hit"), ("copied", "hit"))
+    for text, (expected, of_weights) in zip(texts, outcomes, strict=True):
+        if image.read_text() != text:
+            newer = image.with_name("newer")
+            newer.write_text(text)
+            newer.rename(image)
+        log = run(told, cache=cache, model_repository=str(told / "models"), **container)
+        outcome, size, entry = weights_line(log, "image")
+        assert (outcome, size) == (expected, str(len(text)))
+        assert weights_line(log)[0] == of_weights
+        copy = Path(entry, "models", "triton.sqsh")
+        assert image_read(told, container) == str(copy)
+        assert copy.read_text() == text
+        assert list(copy.parent.iterdir()) == [copy]
+        # How long such a start takes: as one that copies, if it has copied either.
+        assert f" {expected}" in (told / "marks").read_text().partition("brought")[2]
+        (told / "scontrol").unlink()
+
+
+def test_a_replica_of_a_pool_reads_its_image_on_the_node_and_its_models_where_they_are(
+    told: Path, cache: Path, container: dict[str, object]
+):
+    repository = str(told / "models")
+    log = run(told, cache=cache, model_repository=repository, pool="small", **container)
+    assert weights_line(log, "image")[0] == "copied"
+    assert "weights=" not in log
+    assert re.search(r"^brought [0-9.]+ source$", (told / "marks").read_text(), re.MULTILINE)
+    assert f"--model-repository={repository}" in words(told, "tritonserver")
+
+
+def test_an_image_that_is_no_file_or_must_stay_is_read_where_it_is(
+    told: Path, cache: Path, container: dict[str, object]
+):
+    at_home = {"cache": cache, "model_repository": str(told / "models")}
+    for image, copies in ((told / "images", True), (Path(str(container["image"])), False)):
+        log = run(told, **at_home, image_copies=copies, **container | {"image": str(image)})
+        assert image_read(told, container) == str(image)
+        assert "image=" not in log
+        assert weights_line(log)[0] != "source"
+        (told / "scontrol").unlink()
 
 
 def test_what_a_server_reads_is_locked_for_as_long_as_its_job_runs(told: Path, cache: Path):

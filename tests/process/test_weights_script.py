@@ -430,6 +430,16 @@ def test_what_a_job_reads_makes_no_room(cache: Path, place: Path):
     assert third.outcome == "copied"
 
 
+def test_a_file_alone_is_copied_without_those_beside_it(cache: Path, repository: Path):
+    for text, outcome in (("a program", "copied"), ("a program", "hit"), ("another", "copied")):
+        if (repository / "m/1/run").read_text() != text:
+            (repository / "m/1/run").write_text(text)
+        alone = bring(cache, repository / "m/1", "--model=run")
+        assert (alone.outcome, alone.size) == (outcome, len(text))
+        assert content(alone.models) == {"run": text.encode()}
+    assert bring(cache, repository / "m/1", "--model=none").outcome == "source"
+
+
 def test_nothing_goes_for_one_that_does_not_fit(cache: Path, place: Path):
     copies = three_copies(cache, place)
     large = made_repository(place / "large", 8 * MIB)
@@ -561,6 +571,8 @@ def test_memory_counts_as_the_jobs(small_disk: Path, repository: Path):
     refused = bring(small_disk, repository, memory_mib=3)
     assert refused.outcome == "source"
     assert refused.where.endswith("counts as this job's: that needs memory_mib = 4")
+    beside = bring(small_disk, repository, f"--beside={MIB}", memory_mib=5)
+    assert beside.where.endswith("counts as this job's: that needs memory_mib = 6")
     assert bring(small_disk, repository, memory_mib=4).outcome == "copied"
     assert bring(small_disk, repository, memory_mib=3).outcome == "hit"
 

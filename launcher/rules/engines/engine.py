@@ -137,6 +137,7 @@ class StartSettings:
         command: the server on the nodes, for runtime bare.
         image_command: the server in images, for runtime apptainer and pyxis.
         apptainer: Apptainer on the nodes.
+        image_copies: whether nodes keep copies of images that are files.
         python: Python on the nodes, which runs the door.
         private_shm: whether a replica gets a /dev/shm of its own.
         interface: network interface between the nodes of a replica; "": that of the nodes'
@@ -146,6 +147,7 @@ class StartSettings:
     command: str
     image_command: str
     apptainer: str
+    image_copies: bool
     python: str
     private_shm: bool
     interface: str

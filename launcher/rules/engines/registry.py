@@ -158,6 +158,7 @@ def start_settings(name: str, sections: Mapping[str, EngineSettings]) -> StartSe
                 engine.image_command if own.image_command is None else own.image_command
             ),
             apptainer=own.apptainer,
+            image_copies=own.image_copies,
             python=own.python,
             private_shm=engine.private_shm if own.private_shm is None else own.private_shm,
             interface=own.interface,

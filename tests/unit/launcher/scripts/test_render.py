@@ -389,12 +389,16 @@ def test_servers_for_each_model_are_started_by_a_program_in_the_script():
     assert outside.index('"$private/models.py" "$private"') < outside.index("apptainer exec")
 
 
-def weights_words(**change: object) -> list[str]:
-    """What the script brings to the node, in the words for ``weights.py``."""
+def brought_words(what: str, **change: object) -> list[str]:
+    """How the script brings this to the node, in the words for ``weights.py``."""
     launcher = LauncherSettings(node_cache=Path("/local/slicewise"), node_cache_gib=2)
     text = service_script(service_spec(VALUES | change), TRITON, GATEWAY, launcher)
-    (line,) = re.findall(r'"\$private/weights\.py" (.*) >"\$private/weights" &', text) or [""]
+    (line,) = re.findall(rf"^ +bring {what} (.*)$", text, re.MULTILINE) or [""]
     return shlex.split(line)
+
+
+def weights_words(**change: object) -> list[str]:
+    return brought_words("weights", **change)
 
 
 def test_only_what_the_engine_reads_comes_to_the_node():
@@ -407,6 +411,17 @@ def test_only_what_the_engine_reads_comes_to_the_node():
     assert weights_words(**whole) == [*folder, "--model=m", "--files=q8.gguf"]
     adapters = {"engine": "vllm", "adapters": {"legal": "lora/a"}}
     assert weights_words(**adapters) == [*folder, "--model=m", "--no-adapters"]
+
+
+def test_an_image_comes_to_the_node_if_it_is_a_file():
+    apptainer = {"runtime": "apptainer", "image": "/images/triton.sif"}
+    words = ["/local/slicewise", str(2 << 30), "/images", "--model=triton.sif"]
+    assert brought_words("image", **apptainer) == words
+    assert brought_words("image", **apptainer, pool="small") == words
+    assert weights_words(**apptainer)[-1] == "--beside=$image_bytes"
+    assert brought_words("image", **apptainer, engine="vllm", nodes=2) == []
+    registry = {"runtime": "pyxis", "image": "nvcr.io#nvidia/tritonserver:24.05-py3"}
+    assert brought_words("image", **registry) == []
 
 
 def test_nothing_comes_to_the_nodes_unless_there_is_a_folder():
