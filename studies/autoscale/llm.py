@@ -19,7 +19,7 @@ from slicewise.launcher.rules.autoscale.begin import with_other_replicas
 from slicewise.launcher.rules.autoscale.curve import Prior
 from slicewise.launcher.rules.autoscale.histogram import added_bins
 from slicewise.launcher.rules.autoscale.policy import Memory, autoscale, initial
-from slicewise.launcher.rules.autoscale.types import ReplicaStart, Scaling, ServiceLook, Supply
+from slicewise.launcher.rules.autoscale.types import Scaling, ServiceLook, Supply
 from slicewise.launcher.rules.engines.engine import TokenCounts
 from slicewise.launcher.rules.engines.load import (
     CountsSeen,
@@ -150,7 +150,7 @@ class Talk:
             at_s=seen.at_s,
             load=Load(seen.in_flight, queued, held, seen.arrived, seen.answered),
             supply=supply,
-            starts=tuple(ReplicaStart(queue_s, load_s) for queue_s, load_s in seen.started),
+            starts=tuple(seen.started),
             serving=0 if seen.draining else seen.ready,
             tokens=tokens,
             servers=servers,

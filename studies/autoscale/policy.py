@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from slicewise.launcher.rules.autoscale.types import ReplicaStart
+
 
 class Seen(NamedTuple):
     """One look, the same for every policy.
@@ -15,7 +17,7 @@ class Seen(NamedTuple):
         arrived, answered: requests since the replay began.
         pending, starting, ready, draining: replicas by stage; ``coming`` is the first three.
         busy: requests in flight of each ready replica.
-        started: (queue, load) in seconds of starts that ended since the last look.
+        started: starts that ended since the last look.
     """
 
     at_s: float
@@ -29,7 +31,7 @@ class Seen(NamedTuple):
     ready: int
     draining: int
     busy: Sequence[int]
-    started: Sequence[tuple[float, float]]
+    started: Sequence[ReplicaStart]
 
     @property
     def load(self) -> int:

@@ -13,6 +13,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from slicewise.cluster.language.starts import StartClass
 from slicewise.launcher.rules.gateway.types import Load
 from slicewise.launcher.rules.pools.model_work import ModelWork, model_work
 from slicewise.launcher.rules.pools.placement import place
@@ -132,15 +133,23 @@ class NodeCache:
         self._using: Counter[tuple[int, int]] = Counter()
         self._left_s: dict[tuple[int, int], float] = {}
 
+    def start_class(self, node: int, model: int) -> StartClass:
+        """Where the weights are for a load that begins now."""
+        if not self._is_on:
+            return "remote"
+        weights = node, model
+        return "node" if self._using[weights] or weights in self._left_s else "copied"
+
     def factor(self, node: int, model: int, at_s: float) -> float:
         """By what the time of a load is multiplied that begins now."""
         weights = node, model
-        if not self._is_on:
-            return 1.0
+        match self.start_class(node, model):
+            case "remote":
+                return 1.0
+            case "copied":
+                return TO_DISK
         if self._using[weights]:
             return FROM_MEMORY
-        if weights not in self._left_s:
-            return TO_DISK
         return FROM_MEMORY if at_s - self._left_s[weights] <= MEMORY_S else FROM_DISK
 
     def use(self, node: int, model: int) -> None:
@@ -264,6 +273,7 @@ class SharedWorld(World):
 
     def _go_on(self, replica: SharedReplica) -> None:
         if replica.stage is Stage.PENDING:
+            replica.start_class = self.cache.start_class(replica.node, replica.own)
             replica.load_s *= self.cache.factor(replica.node, replica.own, self.now_s)
         elif replica.stage is Stage.STARTING:
             self._have_own(replica)

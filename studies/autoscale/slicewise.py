@@ -2,7 +2,7 @@
 
 from slicewise.launcher.rules.autoscale.policy import Memory, autoscale, initial
 from slicewise.launcher.rules.autoscale.rest import is_at_rest, rested
-from slicewise.launcher.rules.autoscale.types import ReplicaStart, Scaling, ServiceLook, Supply
+from slicewise.launcher.rules.autoscale.types import Scaling, ServiceLook, Supply
 from slicewise.launcher.rules.gateway.types import Load
 from studies.autoscale.policy import Seen
 from studies.autoscale.workload import MAX_REPLICAS, SLO_S
@@ -50,5 +50,5 @@ def _look(seen: Seen) -> ServiceLook:
         at_s=seen.at_s,
         load=Load(seen.in_flight, queued, held, seen.arrived, seen.answered),
         supply=Supply(seen.pending, seen.starting, seen.ready, seen.draining),
-        starts=tuple(ReplicaStart(queue_s, load_s) for queue_s, load_s in seen.started),
+        starts=tuple(seen.started),
     )

@@ -15,6 +15,8 @@ from operator import attrgetter
 
 import numpy as np
 
+from slicewise.cluster.language.starts import StartClass
+from slicewise.launcher.rules.autoscale.types import ReplicaStart
 from slicewise.simulation.rules.services.request_queue import RunningReplica, ServiceRequests
 from studies.autoscale.policy import Policy, Seen
 from studies.autoscale.workload import MAX_REPLICAS, SLO_S, Floats, Workload
@@ -38,12 +40,14 @@ class Replica(RunningReplica):
         number: number of the start, which determines its delays; -1 if ready at the beginning.
         queue_s: seconds from release until it is allotted a slice.
         load_s: seconds from then until it is ready.
+        start_class: where its weights were then.
         allotted_s: when it was allotted its slice.
     """
 
     number: int = -1
     queue_s: float = 0.0
     load_s: float = 0.0
+    start_class: StartClass = "remote"
     stage: Stage = Stage.PENDING
     allotted_s: float = 0.0
 
@@ -136,7 +140,7 @@ class World:
         requests: what its replicas do.
         released: number of starts so far.
         replicas: those that have not ended, by stage.
-        started: (queue, load) in seconds of starts that ended since the last look.
+        started: starts that ended since the last look.
     """
 
     def __init__(self, workload: Workload, requests: ServiceRequests | None = None) -> None:
@@ -147,7 +151,7 @@ class World:
         self.replicas: dict[Stage, list[Replica]] = {
             stage: [] for stage in Stage if stage is not Stage.ENDED
         }
-        self.started: list[tuple[float, float]] = []
+        self.started: list[ReplicaStart] = []
         self._events: list[tuple[float, int, Replica]] = []
         self._order = 0
         for _ in range(workload.first_replicas):
@@ -190,7 +194,8 @@ class World:
             self._move(replica, Stage.STARTING)
             self._later(self.now_s + replica.load_s, replica)
         elif replica.stage is Stage.STARTING:
-            self.started.append((replica.queue_s, replica.load_s))
+            start = ReplicaStart(replica.queue_s, replica.load_s, replica.start_class)
+            self.started.append(start)
             self._move(replica, Stage.READY)
             self.requests.open(replica)
 

@@ -7,7 +7,6 @@ from slicewise.launcher.rules.autoscale.arrivals import AVERAGED_S
 from slicewise.launcher.rules.autoscale.policy import Memory, horizon_of
 from slicewise.launcher.rules.autoscale.service_time import learn_work
 from slicewise.launcher.rules.autoscale.start_delay import learn_starts
-from slicewise.launcher.rules.autoscale.types import ReplicaStart
 from studies.autoscale.policy import Seen
 from studies.autoscale.slicewise import Slicewise
 from studies.forecasters.forecaster import Forecaster
@@ -49,8 +48,8 @@ def told(memory: Memory, seen: Seen, middle: float) -> Memory:
         return memory
     busy_s = (seen.at_s - before.at_s) * (before.in_flight + seen.in_flight) / 2
     service_s = learn_work(memory.work, busy_s, seen.answered - before.answered).service_s
-    starts = tuple(ReplicaStart(queue_s, load_s) for queue_s, load_s in seen.started)
-    left = exp(-horizon_of(learn_starts(memory.delays, starts)) / service_s)
+    delays = learn_starts(memory.delays, tuple(seen.started))
+    left = exp(-horizon_of(delays) / service_s)
     rate = (middle - seen.load * left) / (service_s * (1 - left))
     averages, known = len(AVERAGED_S), memory.arrivals
     counts = (*(rate * _CERTAIN_S,) * averages, *known.counts[averages:])

@@ -1,9 +1,16 @@
-"""How long a service's starts take: what was seen of them, and what is assumed until then."""
+"""How long a service's starts take, by where the weights were: what was seen, and what is assumed.
 
-from dataclasses import dataclass, replace
+Where Slurm will start the next replica nobody knows, so nobody knows whether its weights lie there:
+the classes of the last starts say how likely each is, and of each it is known how long it takes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated
 
-from slicewise.launcher.rules.autoscale.histogram import added, of_length, quantile
+from slicewise.cluster.language.starts import StartClass
+from slicewise.launcher.rules.autoscale.histogram import added, added_bins, of_length, quantile
 from slicewise.launcher.rules.autoscale.types import ReplicaStart
 
 _EDGES_S = tuple(0.5 * 1.25**step for step in range(43))
@@ -13,6 +20,9 @@ _Weights = Annotated[tuple[float, ...], of_length(len(_EDGES_S) + 1)]
 _KEEP = 0.97
 """Share of the old weights that stays with each start, so that the last 30 or so count: models and
 clusters change."""
+_KEEP_CLASS = 0.7
+"""Share of the old weights of classes that stays with each start, so that the last three or so
+count: a cache is switched on, or other weights are applied, from one start to the next."""
 _HIGH = 0.75
 """Quantile of starts to plan with: one that takes longer than three of four, since a replica that
 comes later than expected is late."""
@@ -28,26 +38,43 @@ _QUEUE, _LOAD = _assumed(3.0, 0.5), _assumed(25.0, 0.5)
 
 
 @dataclass(frozen=True)
+class ClassLoads:
+    """What was seen of the starts of one class.
+
+    Attributes:
+        share: how many of the last starts were of it; old ones fade away.
+        load: weights of bins of how long they loaded.
+    """
+
+    share: float = 0.0
+    load: _Weights = _LOAD
+
+
+@dataclass(frozen=True)
 class Delays:
     """Distributions of start delays, in seconds.
 
     Attributes:
         queue: from release to the allotment of a slice.
-        load: from the allotment until the model answers.
+        loads: from the allotment until the model answers, by the class of the start.
     """
 
     queue: _Weights = _QUEUE
-    load: _Weights = _LOAD
+    loads: Mapping[StartClass, ClassLoads] = field(default_factory=dict, hash=False)
 
     @property
     def queue_s(self) -> float:
         """Seconds in Slurm's queue that three of four starts don't exceed."""
         return quantile(self.queue, _EDGES_S, _HIGH)
 
-    @property
+    @cached_property
     def load_s(self) -> float:
-        """Seconds of loading that three of four starts don't exceed."""
-        return quantile(self.load, _EDGES_S, _HIGH)
+        """Seconds of loading that the next start does not exceed in three of four cases."""
+        mixed: tuple[float, ...] = ()
+        for seen in self.loads.values():
+            chance = seen.share / sum(seen.load)
+            mixed = added_bins(mixed, [chance * weight for weight in seen.load])
+        return quantile(mixed or _LOAD, _EDGES_S, _HIGH)
 
     @property
     def start_s(self) -> float:
@@ -58,9 +85,12 @@ class Delays:
 def learn_starts(delays: Delays, starts: tuple[ReplicaStart, ...]) -> Delays:
     """Add starts that have come to their end."""
     for start in starts:
-        delays = replace(
-            delays,
-            queue=added(delays.queue, _EDGES_S, start.queue_s, _KEEP),
-            load=added(delays.load, _EDGES_S, start.load_s, _KEEP),
-        )
+        loads = {
+            start_class: replace(seen, share=_KEEP_CLASS * seen.share)
+            for start_class, seen in delays.loads.items()
+        }
+        before = loads.get(start.start_class, ClassLoads())
+        load = added(before.load, _EDGES_S, start.load_s, _KEEP)
+        loads[start.start_class] = ClassLoads(before.share + 1, load)
+        delays = Delays(added(delays.queue, _EDGES_S, start.queue_s, _KEEP), loads)
     return delays

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from slicewise.cluster.language.starts import StartClass
 from slicewise.launcher.rules.engines.engine import TokenCounts
 from slicewise.launcher.rules.engines.load import ServersLoad
 from slicewise.launcher.rules.gateway.types import Load
@@ -71,10 +72,12 @@ class ReplicaStart:
     Attributes:
         queue_s: seconds from release to the allotment of a slice.
         load_s: seconds from the allotment until its model answered.
+        start_class: where its weights were.
     """
 
     queue_s: float
     load_s: float
+    start_class: StartClass = "remote"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from slicewise.cluster.language.service import (
     gives_back_s,
     whole_number,
 )
+from slicewise.cluster.language.starts import StartClass
 from slicewise.cluster.rpc.messages import SOON_S, WHEN_REPLACED_S, ServiceView, SlotView
 from slicewise.launcher.rules.autoscale.types import ReplicaStart
 from slicewise.launcher.rules.engines.engine import Answer, Probe
@@ -407,8 +408,14 @@ def _starts(
         )
         if is_new and slot.released_s is not None and slot.start_s is not None:
             queue_s = max(0.0, float(slot.start_s - slot.released_s))
-            starts.append(ReplicaStart(queue_s, max(0.0, sight.now_s - slot.start_s)))
+            load_s = max(0.0, sight.now_s - slot.start_s)
+            starts.append(ReplicaStart(queue_s, load_s, _start_class(sight, slot.index)))
     return tuple(starts)
+
+
+def _start_class(sight: GenerationInput, index: int) -> StartClass:
+    answer = sight.answers.get((sight.view.array_job_id, index))
+    return "remote" if answer is None or answer.times is None else answer.times.start_class
 
 
 def _draining_since_s(

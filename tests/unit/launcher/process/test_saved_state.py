@@ -16,7 +16,9 @@ from slicewise.launcher.process.store import Saved
 from slicewise.launcher.rules.autoscale.crests import Crest
 from slicewise.launcher.rules.autoscale.curve import Curve
 from slicewise.launcher.rules.autoscale.policy import LastCounters, Memory
+from slicewise.launcher.rules.autoscale.start_delay import Delays, learn_starts
 from slicewise.launcher.rules.autoscale.tokens import TokensDone
+from slicewise.launcher.rules.autoscale.types import ReplicaStart
 from slicewise.launcher.rules.engines.engine import TokenCounts
 from slicewise.launcher.rules.gateway.types import Endpoint
 from slicewise.launcher.rules.turn.backoff import Backoff
@@ -120,7 +122,7 @@ async def test_what_another_version_has_written_is_learnt_anew(
     ("path", "items"),
     [
         (("arrivals", "counts"), 3),
-        (("delays", "load"), 43),
+        (("delays", "loads", "node", "load"), 43),
         (("idle", "pauses"), 17),
         (("forecasts", "errors"), 2),
         (("forecasts", "errors", 0, "busy", "after"), 20),
@@ -137,7 +139,8 @@ async def test_bins_of_another_version_are_dropped_and_not_misread(
     firsts = (0.0,) * 35
     tokens = TokensDone(TokenCounts(1.0, 1.0, 1.0, 1.0, firsts), firsts=firsts)
     rows = Rows()
-    memory = Memory(seen=SEEN, tokens=tokens, crests=(Crest(1.0, 1.0),))
+    delays = learn_starts(Delays(), (ReplicaStart(1.0, 2.0, "node"),))
+    memory = Memory(seen=SEEN, tokens=tokens, delays=delays, crests=(Crest(1.0, 1.0),))
     await (await loaded(rows)).save({"a/b": replace(BERT, memory=memory)})
     found = await SavedState(rows).load()
     assert found["a/b"].memory == memory

@@ -22,7 +22,7 @@ from slicewise.cluster.rpc.order_messages import ServiceOrder
 from slicewise.launcher.rules.autoscale.capacity import ReplicaCapacity
 from slicewise.launcher.rules.autoscale.policy import LastCounters, Memory, initial
 from slicewise.launcher.rules.autoscale.types import ReplicaStart, Supply
-from slicewise.launcher.rules.engines.engine import Answer, Probe
+from slicewise.launcher.rules.engines.engine import Answer, Probe, ReadyTimes
 from slicewise.launcher.rules.gateway.routing import (
     AddRoute,
     EndSessions,
@@ -516,6 +516,9 @@ def test_a_start_is_measured_when_its_model_has_answered():
         GenerationInput(seen.services[0], None, OURS, is_newest=True, now_s=102.0),
     )
     assert generation(after, before).starts == (ReplicaStart(queue_s=10.0, load_s=52.0),)
+    times = ReadyTimes(101.0, 102.0, start_class="node")
+    told = replace(after, answers={(ARRAY, 0): Answer(Probe.OURS, times=times)})
+    assert generation(told, before).starts == (ReplicaStart(10.0, 52.0, "node"),)
     unseen = generation(after, GenerationState())
     assert unseen.starts == ()  # it may have been ready for long
 
