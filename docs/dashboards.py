@@ -283,6 +283,7 @@ SERVICES = Board(
                 (
                     (f"{_BY_SERVICE} {_WORDS['desired']}", _service("desired_replicas")),
                     (f"{_BY_SERVICE} {_WORDS['ready']}", _service("ready_replicas")),
+                    (f"{_BY_SERVICE} kept warm", _service("warm_replicas")),
                 ),
             ),
             Panel(

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from slicewise.cluster.language.jobs import RunOfJob
+from slicewise.cluster.language.keep_warm import MOST_DAYS, WarmDay
 from slicewise.cluster.language.starts import MOST_STARTS, StartTrace
 from slicewise.cluster.rpc.message import Answer, Asks, DoneAnswer, Message, Request, TenantText
 from slicewise.cluster.rpc.order_messages import NO_ORDER, ServiceOrder
@@ -271,6 +272,9 @@ class ServiceReport(Message):
         ready: slots of replicas that get requests and pass their health checks.
         draining: slots of replicas that only finish the requests that they have.
         shared_replicas: replicas of other services of its pool that serve it.
+        warm_replicas: replicas that serve while no present request needs them; not whole in a pool.
+        warm_days: what was kept so on the last days, the newest last, rounded down to
+            tenths of slice-hours.
         failed_starts: starts of the newest generation that failed in a row.
         next_start_s: Unix seconds before which no other start is tried; None if none has failed.
         is_unpaid: whether a budget is used up, so that no replica can start.
@@ -304,6 +308,8 @@ class ServiceReport(Message):
     ready: tuple[SlotPlace, ...] = ()
     draining: tuple[SlotPlace, ...] = ()
     shared_replicas: int = 0
+    warm_replicas: float = 0.0
+    warm_days: tuple[WarmDay, ...] = Field((), max_length=MOST_DAYS)
     failed_starts: int = 0
     next_start_s: float | None = None
     is_unpaid: bool = False

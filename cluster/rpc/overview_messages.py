@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from slicewise.cluster.language.findings import Severity
+from slicewise.cluster.language.keep_warm import WarmDay
 from slicewise.cluster.rpc.message import Answer, Asks, Message, Request
 
 Position = Annotated[int, Field(ge=0, le=10_000_000)]
@@ -91,6 +92,7 @@ class ServiceNow(Message):
             "" if it has told nothing lately, as all that follows.
         backlog: requests that wait; ``in_flight``: those that replicas work on.
         p95_ms: milliseconds within which 95 % of the last requests were answered; None without any.
+        warm_replicas, warm_days: as in the launcher's report.
         note: why replicas that are wanted do not run; "" if all of them do.
     """
 
@@ -108,6 +110,8 @@ class ServiceNow(Message):
     in_flight: int | None = None
     rate_per_s: float | None = None
     p95_ms: float | None = None
+    warm_replicas: float = 0.0
+    warm_days: tuple[WarmDay, ...] = ()
     note: str = ""
 
 

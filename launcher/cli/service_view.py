@@ -155,7 +155,7 @@ def _without_ticks(status: Mapping[str, Any]) -> object:
     report, quota = status["report"] or {}, status["quota"] or {}
     return {
         **status,
-        "report": {**report, "rate_per_s": None, "quality": None},
+        "report": {**report, "rate_per_s": None, "quality": None, "warm_days": None},
         "quota": {**quota, "budget": None},
         "replicas": replicas,
     }

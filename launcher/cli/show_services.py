@@ -7,6 +7,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from slicewise.cluster.language.audience import EVERY_TENANT
+from slicewise.cluster.language.keep_warm import warm_words
 from slicewise.cluster.language.palette import style_of
 from slicewise.cluster.language.starts import StartTrace, longest_words, total_s
 from slicewise.cluster.language.units import counted, slices_text, slices_words
@@ -149,6 +150,8 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
 
 def _reported(service: ServiceObservation, report: ServiceReport) -> Iterable[tuple[str, Text]]:
     yield "desired", Text(f"{counted(report.desired_replicas, 'replica')}: {report.reason}")
+    if report.warm_replicas or report.warm_days:
+        yield "keep-warm", Text(warm_words(report.warm_replicas, report.warm_days))
     if report.shared_replicas:
         count = counted(report.shared_replicas, "replica")
         yield "pool", Text(f"served by {count} of other services of its pool")

@@ -103,6 +103,24 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
     ),
     _of_service(
         "gauge",
+        "warm_replicas",
+        "replicas",
+        "Replicas that serve while no present request needs them.",
+    ),
+    _of_service(
+        "counter",
+        "warm_millislice_seconds",
+        "millislice_seconds",
+        "Millislices times seconds of replicas that served while no request needed them.",
+    ),
+    _of_service(
+        "counter",
+        "spared_requests",
+        "requests",
+        "Requests that would have waited without those, at least; none of a pool are counted.",
+    ),
+    _of_service(
+        "gauge",
         "time_to_first_token_seconds",
         "seconds",
         "Mean time in a replica to the first token.",

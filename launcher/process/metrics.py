@@ -18,6 +18,7 @@ from slicewise.cluster.runtime.prometheus import family, served, single
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.launcher.process.metric_catalogue import METRICS
 from slicewise.launcher.process.turn import Turned
+from slicewise.launcher.rules.autoscale.keep_warm import WarmTotal
 from slicewise.launcher.rules.autoscale.tokens import TokensDone
 from slicewise.launcher.rules.engines.load import EngineCounts, ServersLoad
 from slicewise.launcher.rules.turn.quality import Counts
@@ -180,6 +181,9 @@ def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Me
         generations = turned.state[service.service].generations.values()
         return sum(len(each.removed_s) for each in generations)
 
+    def warm(service: ServicePlan) -> WarmTotal:
+        return turned.state[service.service].warm
+
     values: Mapping[str, Callable[[ServicePlan], float]] = {
         "desired_replicas": attrgetter("decision.wanted"),
         "ready_replicas": _ready,
@@ -189,6 +193,9 @@ def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Me
         "failed_starts": failures,
         "suspect_replicas": doubted,
         "failed_replicas": removed,
+        "warm_replicas": attrgetter("decision.kept_warm.replicas"),
+        "warm_millislice_seconds_total": lambda service: warm(service).millislice_s,
+        "spared_requests_total": lambda service: warm(service).spared,
     }
     for what, value in values.items():
         yield _by_service(what, ((service.service, value(service)) for service in services))

@@ -11,6 +11,7 @@ from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from slicewise.cluster.language.errors import Refusal
+from slicewise.cluster.language.keep_warm import warm_words
 from slicewise.cluster.language.palette import STATES
 from slicewise.cluster.language.printable import printable
 from slicewise.cluster.language.units import counted, slices_text, slices_words
@@ -43,6 +44,7 @@ _VIEWS: Sequence[Callable[..., Any]] = (
     *(starts.class_words, starts.phases_shown, starts.starts_shown),
     *(statement.month_of, statement.monthly_statement, statement.months),
     *(tenants.budget_of, tenants.token_budget_of, tenants.tenant_of, limit_text),
+    warm_words,
     *(usage.key_name, usage.limited, usage.own_keys, usage.own_limits, usage.limits_of),
 )
 """What templates call, each by its name."""

@@ -19,6 +19,7 @@ from slicewise.cluster.rpc.messages import ServiceQuality
 from slicewise.launcher.process.metric_catalogue import METRICS
 from slicewise.launcher.process.metrics import Metrics
 from slicewise.launcher.process.turn import Turned
+from slicewise.launcher.rules.autoscale.keep_warm import KeptWarm, WarmTotal
 from slicewise.launcher.rules.autoscale.policy import Memory
 from slicewise.launcher.rules.autoscale.tokens import TokensDone
 from slicewise.launcher.rules.autoscale.types import ScalingDecision
@@ -41,7 +42,7 @@ BERT = ServicePlan(
     array_job_id=7,
     service="nlp/bert",
     spec=a_spec(),
-    decision=ScalingDecision(3, "why"),
+    decision=ScalingDecision(3, "why", kept_warm=KeptWarm(2)),
     slots=tuple(Slot(SlotId(7, n), phase, up=n != 1) for n, phase in enumerate(PHASES)),
     route=Route("nlp/bert", 1, {}, "triton"),
     desired_by_array={},
@@ -57,13 +58,14 @@ WATCHED = {
     1: Watch((908, 5), 40, 0, 1.0, 1.0),
 }
 GENERATION = GenerationState(backoff=Backoff(2, 1.0), watched=WATCHED, removed_s=(0.5, 0.8))
-STATE = {"nlp/bert": ServiceState(None, {7: GENERATION})}
+WARM = WarmTotal(7200, 5)
+STATE = {"nlp/bert": ServiceState(None, {7: GENERATION}, warm=WARM)}
 TURNED = Turned(STATE, PLAN, {}, (), {})
 FIRSTS = tuple(20.0 * (edge_s == 1.0) for edge_s in (*FIRST_TOKEN_S, math.inf))
 MEMORY = Memory(tokens=TokensDone(None, 4.0, 2.0, 100.0, 3.0, firsts=FIRSTS))
 TOKENS = a_spec(engine="vllm", ttft_ms=500)
 TIMED = Turned(
-    {"nlp/bert": ServiceState(MEMORY, {7: GENERATION})},
+    {"nlp/bert": ServiceState(MEMORY, {7: GENERATION}, warm=WARM)},
     replace(PLAN, services=(replace(BERT, spec=TOKENS),)),
     {},
     (),
@@ -147,6 +149,9 @@ SHOWN = {
     ("slicewise_service_backlog_requests", "bert,nlp"): 3,
     ("slicewise_service_in_flight_requests", "bert,nlp"): 4,
     ("slicewise_service_failed_starts", "bert,nlp"): 2,
+    ("slicewise_service_warm_replicas", "bert,nlp"): 2,
+    ("slicewise_service_warm_millislice_seconds_total", "bert,nlp"): 7200,
+    ("slicewise_service_spared_requests_total", "bert,nlp"): 5,
     ("slicewise_service_response_p50_seconds", "bert,nlp"): 0.02,
     ("slicewise_service_response_p95_seconds", "bert,nlp"): 0.08,
     ("slicewise_service_objective_met_ratio", "bert,nlp"): 0.75,

@@ -43,6 +43,12 @@ from slicewise.launcher.rules.autoscale.forecasts import (
     learn_forecasts,
 )
 from slicewise.launcher.rules.autoscale.idle import Pauses, is_worth_keeping, learn_pause
+from slicewise.launcher.rules.autoscale.keep_warm import (
+    KeptWarm,
+    WarmReplicas,
+    spared,
+    warm_replicas,
+)
 from slicewise.launcher.rules.autoscale.service_time import WorkDone, learn_work
 from slicewise.launcher.rules.autoscale.start_delay import Delays, learn_starts
 from slicewise.launcher.rules.autoscale.tokens import TokensDone, learn_tokens, without_firsts
@@ -133,6 +139,7 @@ class Memory:
         crowding: how many requests its servers can work on, if it has one of first tokens.
         crests: how often it needs how many, lowest level first.
         attained: which share of its requests began in time.
+        warm: replicas that were kept at the last look only for requests that may come.
     """
 
     seen: LastCounters | None = None
@@ -151,6 +158,7 @@ class Memory:
     crowding: Crowding = field(default_factory=Crowding)
     crests: Crests = ()
     attained: Attainment = field(default_factory=Attainment)
+    warm: WarmReplicas = field(default_factory=WarmReplicas)
 
     @property
     def service_s(self) -> float:
@@ -191,7 +199,7 @@ def autoscale(
         return memory, ScalingDecision(
             wanted, "the gateway can't be seen: replicas stay as they are"
         )
-    memory = _learnt(memory, look, scaling)
+    before, memory = memory, _learnt(memory, look, scaling)
     scaling = _as_planned(scaling, memory)
     need = _need(scaling, memory, look)
     until_s = look.at_s + _hold_s(scaling, memory, look)
@@ -199,11 +207,36 @@ def autoscale(
     kept = max(need.replicas, int(memory.idle.since_s is None and look.supply.ready > 0))
     peaks = _remember(memory.peaks, Peak(until_s, kept), look.at_s)
     wanted = _bounded(scaling, peaks[0].replicas)
-    memory = replace(memory, peaks=peaks)
-    reason = _reason(scaling, memory, look, need, wanted)
+    memory = replace(memory, peaks=peaks, warm=_warm(scaling, memory, look, wanted))
     return memory, ScalingDecision(
-        wanted, reason, _ready_in_s(memory, look, scaling), _in_time(scaling, memory, look.supply)
+        wanted,
+        _reason(scaling, memory, look, need, wanted),
+        _ready_in_s(memory, look, scaling),
+        _in_time(scaling, memory, look.supply),
+        _kept_warm(scaling, before, memory, look.load),
     )
+
+
+def _warm(scaling: Scaling, memory: Memory, look: ServiceLook, wanted: int) -> WarmReplicas:
+    staying, is_idle = min(look.supply.ready, wanted), memory.idle.since_s is not None
+    return warm_replicas(staying, _places(scaling, memory), look.load, is_idle=is_idle)
+
+
+def _kept_warm(scaling: Scaling, before: Memory, memory: Memory, load: Load) -> KeptWarm:
+    kept, seen, now = float(memory.warm.kept), before.seen, memory.seen
+    elapsed_s = now.at_s - seen.at_s if seen is not None and now is not None else 0.0
+    if seen is None or not 0 < elapsed_s <= _GAP_S:
+        return KeptWarm(kept)
+    is_counted = seen.counter in {"", load.counter}
+    answered = _more(seen.answered, load.answered)
+    begun = spared(before.warm, _places(scaling, memory), answered, load) if is_counted else 0
+    return KeptWarm(kept, before.warm.kept * elapsed_s, begun)
+
+
+def _places(scaling: Scaling, memory: Memory) -> int:
+    """Return how many requests a replica gets at the same time now."""
+    limit = memory.capacity.limit
+    return min(limit, scaling.concurrency) if scaling.learns else scaling.concurrency
 
 
 def _as_planned(scaling: Scaling, memory: Memory) -> Scaling:

@@ -1,8 +1,9 @@
 """Data of autoscaling: what a service asks for, what was seen of it, what was decided."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slicewise.cluster.language.starts import StartClass
+from slicewise.launcher.rules.autoscale.keep_warm import KeptWarm
 from slicewise.launcher.rules.engines.engine import TokenCounts
 from slicewise.launcher.rules.engines.load import ServersLoad
 from slicewise.launcher.rules.gateway.types import Load
@@ -114,9 +115,11 @@ class ScalingDecision:
         ready_in_s: estimated seconds until a request that waits now is served; None: no estimate.
         in_time: how many requests may wait so that the last of them still begins within its
             objective; None: no objective is stated, or no replica is ready.
+        kept_warm: what was kept since the last look only for requests that may come.
     """
 
     wanted: int
     reason: str
     ready_in_s: float | None = None
     in_time: int | None = None
+    kept_warm: KeptWarm = field(default_factory=KeptWarm)

@@ -55,8 +55,14 @@ def decide_pool(
     memory, decision, counts = _scaled(
         [sight for sight in sights.values() if not sight.member.is_closing], pool, now_s
     )
+    ready = sum(_ready(sight) for sight in sights.values() if not sight.member.is_closing)
     decisions = {
-        key: _own_decision(sight, decision, counts.kept.get(key, 0), now_s)
+        key: _own_decision(
+            sight,
+            replace(decision, kept_warm=decision.kept_warm.part(_ready(sight) / max(1, ready))),
+            counts.kept.get(key, 0),
+            now_s,
+        )
         for key, sight in sights.items()
     }
     plans = {key: _slot_plan(sight, decisions[key], pool, now_s) for key, sight in sights.items()}
@@ -155,6 +161,12 @@ def _scaled(
 def _scaling_of(sight: _Sight) -> scaling.Scaling:
     look = sight.look
     return scaling_inputs.scaling(look.spec, look.newest.order, sight.member.most, look.engine)
+
+
+def _ready(sight: _Sight) -> int:
+    """Return how many of its own replicas serve."""
+    own = (slot for slot in slots_of(sight.seen) if not slot.is_replaced)
+    return scaling_inputs.supply(own).ready
 
 
 def _own_decision(

@@ -1,7 +1,9 @@
 """Builds what a service's users are told: requests, replicas, what was decided and why."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from slicewise.cluster.language.keep_warm import WarmDay
 from slicewise.cluster.rpc.messages import ReplicaLoad, ServiceQuality, ServiceReport, SlotPlace
 from slicewise.launcher.rules.autoscale.tokens import TokensDone
 from slicewise.launcher.rules.engines.load import ServersLoad
@@ -14,6 +16,9 @@ from slicewise.launcher.rules.turn.state import ServiceState
 
 RATE_S = 15.0
 """Seconds over which the rate of requests is taken."""
+
+_TENTH = 360_000
+"""Millislice-seconds of a tenth of a slice-hour."""
 
 Samples = tuple[tuple[float, int], ...]
 """Times of looks, in seconds of a clock that nothing sets, and how many requests had come then."""
@@ -61,6 +66,8 @@ def service_report(
         ready=_places(s for s in plan.slots if s.phase is Phase.SERVING and s.up),
         draining=_places(s for s in plan.slots if s.phase is Phase.DRAINING or s.is_drained),
         shared_replicas=plan.shared_replicas,
+        warm_replicas=round(plan.decision.kept_warm.replicas, 1),
+        warm_days=tuple(map(_rounded, state.warm.days)),
         failed_starts=backoff.failures,
         next_start_s=backoff.until_s or None,
         is_unpaid=plan.is_unpaid,
@@ -78,6 +85,11 @@ def service_report(
         old_engine=heard.old_engines.get(plan.service, ""),
         starts=state.starts.newest,
     )
+
+
+def _rounded(day: WarmDay) -> WarmDay:
+    """Round down to a tenth of a slice-hour, so that a report is not new with each turn."""
+    return replace(day, millislice_s=day.millislice_s // _TENTH * _TENTH)
 
 
 def _servers(load: ServersLoad) -> ReplicaLoad:

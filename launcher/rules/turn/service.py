@@ -12,6 +12,7 @@ from slicewise.cluster.language.service import (
 )
 from slicewise.cluster.rpc.messages import AdapterReport, ServiceView
 from slicewise.launcher.rules.autoscale import types as scaling
+from slicewise.launcher.rules.autoscale.keep_warm import added_up
 from slicewise.launcher.rules.autoscale.policy import autoscale, initial
 from slicewise.launcher.rules.autoscale.types import ScalingDecision, Supply
 from slicewise.launcher.rules.engines.engine import Engine, TokenCounts
@@ -257,8 +258,14 @@ def planned(
 ) -> tuple[ServiceState, ServicePlan]:
     """Return what is remembered, and what shall be done, once the slots are chosen."""
     generations = {generation.array_job_id: generation.state for generation in seen}
-    starts = followed(service_state.starts, _start_sight(look, seen, plan), now_s)
-    state = replace(service_state, generations=generations, aborted=look.aborted, starts=starts)
+    cost_millislices = look.newest.cost_millislices
+    state = replace(
+        service_state,
+        generations=generations,
+        aborted=look.aborted,
+        starts=followed(service_state.starts, _start_sight(look, seen, plan), now_s),
+        warm=added_up(service_state.warm, decision.kept_warm, cost_millislices, now_s),
+    )
     concurrency = scaling_inputs.concurrency(look.spec, look.engine, service_state.memory)
     service_plan = _service_plan(look, seen, decision, plan, now_s, concurrency=concurrency)
     objective_ms = scaling_inputs.objective_ms(look.spec, service_state.memory)

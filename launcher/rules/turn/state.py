@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from slicewise.cluster.rpc.messages import DesiredSlotsAnswer
+from slicewise.launcher.rules.autoscale.keep_warm import WarmTotal
 from slicewise.launcher.rules.autoscale.policy import Memory
 from slicewise.launcher.rules.pools.model_work import ModelWork
 from slicewise.launcher.rules.pools.types import Told
@@ -132,6 +133,7 @@ class ServiceState:
             them; "" is not known.
         starts: its last starts, and how far those under way have come.
         model_work: of a service in a pool, how much its model is asked.
+        warm: what its replicas have been kept for without a request that needed them.
     """
 
     memory: Memory | None = None
@@ -140,6 +142,7 @@ class ServiceState:
     replicas: str = ""
     starts: Starts = field(default_factory=Starts)
     model_work: ModelWork = field(default_factory=ModelWork)
+    warm: WarmTotal = field(default_factory=WarmTotal)
 
 
 State = Mapping[str, ServiceState]

@@ -43,6 +43,8 @@ def service_now(living: Sequence[ServiceView], facts: OverviewFacts) -> ServiceN
         in_flight=report.in_flight if report is not None else None,
         rate_per_s=report.rate_per_s if report is not None else None,
         p95_ms=quality.p95_ms if quality is not None else None,
+        warm_replicas=report.warm_replicas if report is not None else 0.0,
+        warm_days=report.warm_days if report is not None else (),
         note=newest.note,
     )
 

@@ -9,6 +9,7 @@ from builders.service_views import a_report, a_service, a_tenant_view
 from printed_text import printed_text
 from rich.console import Console
 
+from slicewise.cluster.language.keep_warm import WarmDay
 from slicewise.cluster.rpc.messages import (
     WHEN_REPLACED_S,
     AdapterReport,
@@ -277,6 +278,18 @@ def test_who_may_not_see_the_gateway_reads_what_the_launcher_has_told():
     keys = ("rate_per_s", "desired_replicas", "reason", "failed_starts", "next_start_s")
     told = [shown["report"][key] for key in keys]
     assert told == [1.25, 4, "3 in flight + 4 waiting: 4", 0, None]
+
+
+def test_what_is_kept_warm_is_shown_in_slice_hours():
+    days = (WarmDay("2026-11-30", 11_520_000, 41),)
+    told = NEWS.model_copy(update={"warm_replicas": 2.0, "warm_days": days})
+    found = observed(None, TOLD.model_copy(update={"service_reports": (told,)}))
+    said = printed_text(show_services.service_details(found))
+    assert "2 replicas now; 3.2 slice-hours on 2026-11-30 (UTC)" in said
+    assert console.plain(found)["report"]["warm_days"] == [
+        {"day": "2026-11-30", "millislice_s": 11_520_000, "spared": 41}
+    ]
+    assert "keep-warm" not in printed_text(show_services.service_details(observed(None, TOLD)))
 
 
 def test_who_may_see_the_gateway_reads_the_requests_there():

@@ -23,7 +23,7 @@ THEN_S = 1_700_000_000.0
 OTHERS = {
     *("late_s", "lasted_s", "silent_s", "busy_s", "load_s", "queue_s", "service_s", "start_s"),
     *("full_s", "replica_s", "first_s", "token_s", "total_s", "lately_busy_s", "used_s"),
-    *("total_used_s", "requests_per_s"),
+    *("total_used_s", "requests_per_s", "millislice_s"),
 }
 """Durations, and Slurm's own time of a run's start, by which it is known."""
 RUN = ReplicaRun(1, 1, Endpoint("10.0.0.1", 5, 6, "CCCC"))

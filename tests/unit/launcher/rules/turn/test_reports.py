@@ -8,6 +8,7 @@ import pytest
 from builders.service_specs import a_spec
 
 from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.language.keep_warm import WarmDay
 from slicewise.cluster.rpc.messages import (
     REQUEST_LIMIT,
     AdapterReport,
@@ -18,6 +19,7 @@ from slicewise.launcher.process import reporter
 from slicewise.launcher.process.reporter import AGAIN_S, ServiceReporter
 from slicewise.launcher.rules.autoscale.capacity import ReplicaCapacity
 from slicewise.launcher.rules.autoscale.curve import Curve, Prior
+from slicewise.launcher.rules.autoscale.keep_warm import KeptWarm, WarmTotal
 from slicewise.launcher.rules.autoscale.policy import Memory
 from slicewise.launcher.rules.autoscale.tokens import TokensDone
 from slicewise.launcher.rules.autoscale.types import ScalingDecision
@@ -79,6 +81,16 @@ def test_requests_replicas_and_failed_starts():
     assert (found.ready, found.draining) == (((7, 0),), ((5, 0), (5, 1)))
     assert (found.failed_starts, found.next_start_s) == (2, 102.0)
     assert service_report(PLAN, ServiceState(), ()).next_start_s is None
+
+
+def test_what_is_kept_warm_is_told_in_tenths_of_slice_hours():
+    """So that a report is not new with each turn."""
+    warm = WarmTotal(999_999, 9, (WarmDay("2026-11-30", 799_999, 5),))
+    decision = replace(PLAN.decision, kept_warm=KeptWarm(2 / 3, 1.0))
+    found = service_report(replace(PLAN, decision=decision), replace(FAILING, warm=warm), ())
+    assert found.warm_replicas == 0.7
+    assert found.warm_days == (WarmDay("2026-11-30", 720_000, 5),)
+    assert ServiceReport.model_validate_json(found.model_dump_json()) == found
 
 
 def test_what_was_heard_of_adapters_and_engines_is_told_of_its_service_alone():

@@ -19,6 +19,7 @@ from builders.why_world import LARGE, NOW_S, SMALL, job, running
 from slicewise.cluster.language.findings import Severity
 from slicewise.cluster.language.gpus.layouts import Placement
 from slicewise.cluster.language.jobs import JobState
+from slicewise.cluster.language.keep_warm import WarmDay
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import MillisliceSeconds
 from slicewise.cluster.rpc.overview_messages import AttentionItem, OverviewAnswer, ServiceNow
@@ -178,6 +179,9 @@ def test_a_service_says_what_it_has_what_it_wants_and_why():
     assert (one.ready, one.starting, one.min_replicas, one.max_replicas) == (1, 0, 1, 3)
     assert (one.desired_replicas, one.why, one.backlog, one.in_flight) == (2, "3 wait", 3, 4)
     assert (one.p95_ms, one.rate_per_s, one.condition) == (42.0, 12.5, "ready")
+    day = WarmDay("2026-11-30", 360_000, 7)
+    warm = shown(warm_replicas=0.5, warm_days=(day,))
+    assert (warm.warm_replicas, warm.warm_days) == (0.5, (day,))
     more = shown(service(**slots("running", "released", "running", "held")))
     assert (more.ready, more.starting, more.max_replicas) == (1, 2, 4), "one is not ready yet"
 
