@@ -931,7 +931,8 @@ class Code(StrEnum):
 
         Make the folder of `launcher.node_cache` on a disk of the node, root's with mode 1777; the
         finding has the command. The folders above it are root's, and nobody else writes there, or
-        they are sticky. Remove a folder in it that is not the user's whose number it has.
+        they are sticky. Remove a folder in it that is not the user's whose number it has. Where it
+        is memory, bound it by `size=`, and take that out of the node's `RealMemory`.
         Nothing is copied from a file system that has no time of a file's last change (ctime): the
         replica's log says `weights=source` and why.
         """)

@@ -18,13 +18,15 @@ from free_ports import free_port
 from waiting import until
 
 from slicewise.cluster.language.billing import MILLISLICES
+from slicewise.cluster.language.file_access import Inode
 from slicewise.cluster.language.findings import Finding, Place, deletion, key_of
 from slicewise.cluster.language.jobs import PartitionView
 from slicewise.cluster.language.slurm.billing_limits import BillingLimit
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.sandbox.host.packages import SEARCH_PATH
 from slicewise.slurm_plugin.rules.site.conf_checks import conf_checks
-from slicewise.slurm_plugin.rules.site.facts import SlurmFacts, TokenFacts, Wanted
+from slicewise.slurm_plugin.rules.site.facts import NodeCacheFacts, SlurmFacts, TokenFacts, Wanted
+from slicewise.slurm_plugin.rules.site.host_checks import node_cache_checks
 from slicewise.slurm_plugin.rules.site.partition_checks import partition_checks
 from slicewise.slurm_plugin.rules.site.proposed_files import conf_text
 from slicewise.slurm_plugin.rules.site.token_checks import token_checks
@@ -46,7 +48,7 @@ StateSaveLocation={place}/state
 SlurmctldPidFile={place}/slurmctld.pid
 SlurmdSpoolDir={place}/spool
 AuthInfo=socket={munge}
-NodeName=n1 CPUs=1 State=UNKNOWN Gres=gpu:1g.10gb:7
+NodeName=n1 CPUs=1 RealMemory=4000 State=UNKNOWN Gres=gpu:1g.10gb:7
 PartitionName=gpu Nodes=n1 AllowQos=x
 PartitionName=cpu Nodes=n1 TRESBillingWeights=CPU=1.0,Mem=0.25G
 Include {place}/more.conf
@@ -124,16 +126,15 @@ class Conf:
             self._apply(line)
 
     def _apply(self, line: str) -> None:
-        added = "# add to the line of partition "
+        added = re.match("# add to the line of (partition|node) ([^:]+): ", line)
         gone = "# take out of the line of partition "
-        if line.startswith(added):
-            name, _, words = line.removeprefix(added).partition(": ")
-            key = words.partition("=")[0]
-            words = words.removesuffix(", in place of its own")
-            self._partition(name, key, words)
+        if added:
+            words = line[added.end() :].removesuffix(", in place of its own")
+            kind = {"partition": "PartitionName", "node": "NodeName"}[added[1]]
+            self._change(f"{kind}={added[2]} ", words.partition("=")[0], words)
         elif line.startswith(gone):
             name, _, key = line.removeprefix(gone).partition(": ")
-            self._partition(name, key, "")
+            self._change(f"PartitionName={name} ", key, "")
         elif key_of(line) != line:
             self._set(key_of(line), "")
         elif not (line := line.removeprefix("# if you choose so: ")).startswith("#"):
@@ -151,9 +152,8 @@ class Conf:
             with (self.place / "slurm.conf").open("a") as file:
                 file.write(f"{line}\n")
 
-    def _partition(self, name: str, key: str, words: str) -> None:
+    def _change(self, begin: str, key: str, words: str) -> None:
         file = self.place / "slurm.conf"
-        begin = f"PartitionName={name} "
         lines = file.read_text().splitlines()
         for number, line in enumerate(lines):
             if line.startswith(begin):
@@ -211,7 +211,9 @@ def found(site: Mapping[str, str]) -> tuple[Finding, ...]:
         PartitionView("gpu", {}, "", has_default_memory=False, max_time_s=10**6),
         PartitionView("cpu", {"cpu": 1.0, "mem": 0.25 / 1024}, ""),
     )
-    facts = SlurmFacts(config, views, (a_node(memory_mib=4000),))
+    node = a_node("n1", memory_mib=4000)
+    facts = SlurmFacts(config, views, (node,))
+    in_memory = NodeCacheFacts("/w", Inode("/w", 0o41777), "tmpfs", size_mib=1000, memory_mib=4000)
     tokens = TokenFacts(known_by="/k", auth_alt=config)
     closed = (
         PartitionView("gpu", {}, "", allow_qos=frozenset({"x"})),
@@ -222,6 +224,7 @@ def found(site: Mapping[str, str]) -> tuple[Finding, ...]:
         *conf_checks(facts, WANTED),
         *partition_checks(facts, WANTED),
         *token_checks(tokens),
+        *node_cache_checks(in_memory, node),
         *(one for view in closed for one in closed_to_qos([view], ["gpu"], OURS)),
     )
 

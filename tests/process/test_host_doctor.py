@@ -1,5 +1,7 @@
 """Looks at files of this host as the doctor does."""
 
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -226,7 +228,11 @@ def test_the_folder_of_copies_is_seen_with_what_users_have_put_there(tmp_path: P
     seen = node_cache_facts(folder)
     assert seen.inode is not None
     assert (seen.inode.mode & 0o7777, set(seen.homes)) == (0o1777, {"7", "8"})
-    found = list(node_cache_checks(seen))
+    assert seen.size_mib == -(-shutil.disk_usage(folder).total >> 20)
+    total = re.search(r"MemTotal: +(\d+) kB", Path("/proc/meminfo").read_text())
+    assert total is not None
+    assert seen.memory_mib == int(total[1]) >> 10
+    found = list(node_cache_checks(seen, None))
     # Neither is its user's.
     assert {finding.code for finding in found} == {"SW-NODE-CACHE"}
     assert [mend.line for finding in found for mend in finding.mends] == [

@@ -444,7 +444,8 @@ class _Site:
         full = (*space_checks(node_spaces(config, name)), *unmet(needs), *units)
         programs_found = node_programs_checks(programs, bars)
         cache = settings.launcher.node_cache if settings else None
-        kept = node_cache_checks(node_cache_facts(cache)) if cache else ()
+        here = next((node for node in nodes if node.name == name), None)
+        kept = node_cache_checks(node_cache_facts(cache), here) if cache else ()
         return _found("nodes", (*failed, *found, *programs_found, *kept, *full))
 
     def host(self) -> SectionReport:

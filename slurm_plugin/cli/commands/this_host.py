@@ -415,7 +415,22 @@ def node_cache_facts(folder: Path) -> NodeCacheFacts:
             # A link is no folder, wherever it leads.
             if home.name.isdecimal():
                 homes[home.name] = inode_of(str(home))
-    return NodeCacheFacts(str(folder), way.target, file_system(folder), homes, way.folders)
+    return NodeCacheFacts(
+        str(folder),
+        way.target,
+        file_system(folder),
+        homes,
+        way.folders,
+        size_mib=_size_mib(folder),
+        # As slurmd counts it.
+        memory_mib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
+    )
+
+
+def _size_mib(folder: Path) -> int:
+    """Return how much the folder's file system takes at most, rounded up."""
+    seen = os.statvfs(folder)
+    return -(-seen.f_blocks * seen.f_frsize >> 20)
 
 
 def _users(settings: Settings, *, is_controller: bool) -> Mapping[str, bool]:

@@ -172,6 +172,8 @@ class NodeCacheFacts:
         file_system: the kind of its file system, as the kernel has it; "" if unknown.
         homes: folders of users in it, by their names.
         above: the folders that it lies in, without links.
+        size_mib: how much its file system takes at most; 0: as much as there is.
+        memory_mib: the node's memory.
     """
 
     folder: str
@@ -179,6 +181,8 @@ class NodeCacheFacts:
     file_system: str = ""
     homes: Mapping[str, Inode] = field(default_factory=dict, hash=False)
     above: tuple[Inode, ...] = ()
+    size_mib: int = 0
+    memory_mib: int = 0
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from slicewise.cluster.language.host_findings import (
     space_checks,
     unit_checks,
 )
+from slicewise.cluster.language.jobs import NodeView
 from slicewise.cluster.language.slurm.values import numbers_text
 from slicewise.cluster.rpc.key_messages import KeyView
 from slicewise.slurm_plugin.rules.site.facts import (
@@ -22,6 +23,7 @@ from slicewise.slurm_plugin.rules.site.facts import (
     NodeCacheFacts,
 )
 from slicewise.slurm_plugin.rules.site.token_checks import token_checks
+from slicewise.slurm_plugin.rules.slurm_config.conf_words import node_words
 
 _LATE_S = 30.0
 _SKEW_S = 2.0
@@ -245,8 +247,11 @@ def node_programs_checks(missing: tuple[str, ...], bars: Mapping[str, str]) -> I
         )
 
 
-def node_cache_checks(facts: NodeCacheFacts) -> Iterator[Finding]:
-    """Say why services can't keep their models' files on this node, or gain nothing by it."""
+def node_cache_checks(facts: NodeCacheFacts, node: NodeView | None) -> Iterator[Finding]:
+    """Say why services can't keep their models' files on this node, or gain nothing by it.
+
+    ``node`` is what slurmctld says of it.
+    """
     folder, inode = facts.folder, facts.inode
     why = "servers start all the same, and read model_repository each time"
     make = f"d {folder} 1777 root root -"
@@ -289,12 +294,7 @@ def node_cache_checks(facts: NodeCacheFacts) -> Iterator[Finding]:
             advice="Name a folder on a disk of the nodes.",
         )
     if facts.file_system in _MEMORY:
-        yield hint(
-            Code.NODE_CACHE,
-            f"{folder} (launcher.node_cache) is memory",
-            "a copy counts as memory of the job that makes it",
-            advice="It is made where memory_mib is twice its size.",
-        )
+        yield from _memory_checks(facts, node)
     for name, home in facts.homes.items():
         if name != str(home.uid) or home.mode & _WORLD_OR_GROUP:
             yield warning(
@@ -303,6 +303,37 @@ def node_cache_checks(facts: NodeCacheFacts) -> Iterator[Finding]:
                 f"jobs of user {name} keep nothing there",
                 Mend(Place.NODE, f"rm -rf {quote(home.path)}"),
             )
+
+
+def _memory_checks(facts: NodeCacheFacts, node: NodeView | None) -> Iterator[Finding]:
+    """Say whether Slurm gives jobs the memory that copies take.
+
+    The kernel charges a copy to the job that makes it, and to no job once that one has ended.
+    """
+    folder, size_mib, left_mib = facts.folder, facts.size_mib, facts.memory_mib - facts.size_mib
+    why = "the kernel kills jobs when copies are in the memory that Slurm has given them"
+    if not size_mib or left_mib <= 0:
+        yield warning(
+            Code.NODE_CACHE,
+            f"{folder} (launcher.node_cache) is memory, and may take all of the node's",
+            why,
+            advice="Mount a tmpfs there with size=, and take as much out of RealMemory.",
+        )
+    elif node is not None and node.memory_mib > left_mib:
+        yield warning(
+            Code.NODE_CACHE,
+            f"{folder} (launcher.node_cache) may take {size_mib} MiB of this node's"
+            f" {facts.memory_mib} MiB of memory, of which Slurm gives jobs {node.memory_mib}",
+            why,
+            node_words(node.name, f"RealMemory={left_mib}, in place of its own"),
+        )
+    else:
+        yield hint(
+            Code.NODE_CACHE,
+            f"{folder} (launcher.node_cache) is memory",
+            "until it has ended, a job that makes a copy has its size less for itself",
+            advice="It is made where memory_mib is twice its size.",
+        )
 
 
 def _lets_replace(folder: Inode) -> bool:

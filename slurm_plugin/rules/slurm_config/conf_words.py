@@ -37,6 +37,11 @@ def partition_words(partition: str, words: str) -> Mend:
     return Mend(Place.SLURM_CONF, f"# add to the line of partition {partition}: {words}")
 
 
+def node_words(node: str, words: str) -> Mend:
+    """What is to be added to a node's line, as a comment: Slurm ends at a second one."""
+    return Mend(Place.SLURM_CONF, f"# add to the line of node {node}: {words}")
+
+
 def not_of_partition(partition: str, key: str) -> Mend:
     """What is to go from a partition's line, as a comment."""
     return Mend(Place.SLURM_CONF, f"# take out of the line of partition {partition}: {key}")

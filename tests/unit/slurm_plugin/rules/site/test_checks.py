@@ -295,8 +295,14 @@ def node_cache(
     file_system: str = "xfs",
     home: Inode = HOME,
     above: Inode = ABOVE,
+    *,
+    size_mib: int = 1000,
+    given_mib: int = 3000,
 ) -> Iterable[Finding]:
-    return node_cache_checks(NodeCacheFacts("/local/w", inode, file_system, {"7": home}, (above,)))
+    facts = NodeCacheFacts(
+        "/local/w", inode, file_system, {"7": home}, (above,), size_mib, memory_mib=4000
+    )
+    return node_cache_checks(facts, a_node("n1", memory_mib=given_mib))
 
 
 PLANTED = [
@@ -483,6 +489,9 @@ PLANTED = [
     ("SW-NODE-CACHE", WARNING, node_cache(above=Inode("/local", 0o40755, 7, 7, "eve", "eve"))),
     ("SW-NODE-CACHE", WARNING, node_cache(file_system="lustre")),
     ("SW-NODE-CACHE", HINT, node_cache(file_system="tmpfs")),
+    ("SW-NODE-CACHE", WARNING, node_cache(file_system="tmpfs", given_mib=3001)),
+    ("SW-NODE-CACHE", WARNING, node_cache(file_system="tmpfs", size_mib=0)),
+    ("SW-NODE-CACHE", WARNING, node_cache(file_system="tmpfs", size_mib=4000)),
     ("SW-NODE-CACHE", WARNING, node_cache(home=Inode("/local/w/7", 0o40700, 8))),
     ("SW-NODE-CACHE", WARNING, node_cache(home=Inode("/local/w/7", 0o40755, 7))),
 ]
@@ -627,6 +636,15 @@ def test_a_folder_for_copies_is_made_by_systemd() -> None:
         f"echo 'd /local/w 1777 root root -' >{conf}",
         f"systemd-tmpfiles --create {conf}",
     ]
+
+
+def test_memory_that_copies_take_is_taken_out_of_what_slurm_gives() -> None:
+    (found,) = node_cache(file_system="tmpfs", given_mib=4000)
+    assert [mend.line for mend in found.mends] == [
+        "# add to the line of node n1: RealMemory=3000, in place of its own"
+    ]
+    (left,) = node_cache(file_system="tmpfs", given_mib=3000)
+    assert left.mends == ()
 
 
 def test_a_path_is_no_package() -> None:
