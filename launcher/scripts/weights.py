@@ -11,6 +11,8 @@ be a file there: then it alone is copied. This job has copied BYTES before.
 All that a user's jobs keep lies in CACHE/UID, which only this user may enter:
 
     KEY/models/...     a whole copy, never changed; the time of KEY is that of its last use
+    KEY/record         when each file of it was changed last, its checksum, and in which boot of the
+                       node all of it was read last
     KEY.part/...       a copy that is being made, locked by who makes it
     KEY.gone.../...    what is being removed
 
@@ -23,6 +25,10 @@ change (ctime), so a file that was written again and has its old time is seen, t
 system that has no such time of its own, as FUSE's and images, are not copied. Each file is opened
 before it is looked at: NFS asks its server then, and answers from memory otherwise.
 
+A copy's own files are known by size and both times, so what anything but this script has written to
+them is seen. It is read and compared by checksums at the first start after each boot of the node:
+then its disk may have lost what it had said it had written.
+
 This file travels inside the batch script and runs on the node, as the job's user, with nothing but
 Python 3.8 and its standard library.
 """
@@ -33,6 +39,7 @@ import argparse
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -40,15 +47,19 @@ import signal
 import stat
 import sys
 import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 MODELS = "models"
+RECORD = "record"
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 MOST_FILES = 100_000
 """Of one model repository: each is looked at twice before its first server starts."""
 _FREE_SHARE = 0.05
@@ -62,6 +73,8 @@ _LEAST_BYTES = 256 << 20
 """What a copy must write in ``_WAIT_S`` so that others go on waiting for it."""
 _POLL_S = 0.05
 _CHUNK_BYTES = 8 << 20
+_READERS = 4
+"""Threads that compute checksums: so many read as fast as most disks, and take 32 MiB."""
 _KEY = re.compile(r"[0-9a-f]{32}")
 _PART, _GONE = ".part", ".gone."
 _IN_MEMORY = ("tmpfs", "ramfs")
@@ -270,7 +283,11 @@ class Cache:
         return self._home / name
 
     def require_memory(self, needed_bytes: int) -> None:
-        """Raise NotCachedError if this cache is memory, and the job has too little for a copy."""
+        """Raise NotCachedError if this cache is memory, and the job has too little for a copy.
+
+        The job is charged for it until it ends; from then on nobody is, so the site keeps that
+        memory out of what Slurm gives (SW-NODE-CACHE).
+        """
         job_mib = os.environ.get("SLURM_MEM_PER_NODE", "")
         needed_mib = 2 * _mib(needed_bytes)
         is_in_memory = _kinds().get(self._home.stat().st_dev) in _IN_MEMORY
@@ -287,7 +304,7 @@ class Cache:
                 _lock(entry, fcntl.LOCK_SH, self.path(key))
                 if not _is_at(entry, self.path(key)):
                     return False
-                if self._is_copy(key, tree):
+                if self._is_kept(key, tree):
                     os.utime(entry)
                     self._clear()
                     return True
@@ -297,19 +314,38 @@ class Cache:
             raise NotCachedError(f"{self.path(key)} was changed, and another job reads it")
         return False
 
-    def _is_copy(self, key: str, tree: Tree) -> bool:
-        """Whether all that lies there is as it was copied; no copy has a link in it."""
-        folders, files = [], []
+    def _is_kept(self, key: str, tree: Tree) -> bool:
+        """Whether a copy is as it was made, and the disk has kept it if the node was down since."""
+        entry, changed_ns = self.path(key), self._changed_ns(key, tree)
+        record = _record(entry)
+        if changed_ns is None or record.get("changed_ns") != changed_ns:
+            return False
+        boot = BOOT.read_text(encoding="ascii")
+        if record.get("boot") != boot:
+            if record.get("checksums") != _checksums(entry / MODELS, tree):
+                return False
+            _write_record(entry, {**record, "boot": boot})
+        return True
+
+    def _changed_ns(self, key: str, tree: Tree) -> Mapping[str, int] | None:
+        """Return when each file there was changed last, by path.
+
+        None if not all that lies there has the names, sizes and times with which it was copied; no
+        copy has a link in it.
+        """
+        folders, files, changed_ns = [], [], {}
         with suppress(FileNotFoundError):
             for path, status in _entries_in(self.path(key) / MODELS):
                 if stat.S_ISDIR(status.st_mode):
                     folders.append(path)
                 elif stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
                     files.append((path, status.st_size, status.st_mtime_ns))
+                    changed_ns[path] = status.st_ctime_ns
                 else:
-                    return False
+                    return None
         copied = [(file.path, file.size, file.mtime_ns) for file in tree.files]
-        return (sorted(folders), sorted(files)) == (list(tree.folders), copied)
+        is_copy = (sorted(folders), sorted(files)) == (list(tree.folders), copied)
+        return changed_ns if is_copy else None
 
     def is_copied(self, key: str, tree: Tree, wanted: WantedFiles, lacking: int = 0) -> bool:
         """Whether the files were copied; False if another job may have done it meanwhile.
@@ -327,8 +363,17 @@ class Cache:
             self._fill(part, tree, wanted, lacking)
             if wanted.look() != tree:
                 raise SourceChangedError
-            if not self._is_copy(part.name, tree):
+            changed_ns = self._changed_ns(part.name, tree)
+            if changed_ns is None:
                 raise NotCachedError(f"{self._home} keeps no files as they were copied")
+            _write_record(
+                part,
+                {
+                    "boot": BOOT.read_text(encoding="ascii"),
+                    "changed_ns": changed_ns,
+                    "checksums": _checksums(part / MODELS, tree),
+                },
+            )
             part.rename(self.path(key))
             _sync(self._home)
             return True
@@ -349,7 +394,6 @@ class Cache:
                     os.link(part / MODELS / first.path, part / MODELS / file.path)
             for name in (*tree.folders, ""):
                 _sync(part / MODELS / name)
-            _sync(part)
         except OSError as error:
             if error.errno not in _FULL:
                 raise
@@ -595,6 +639,44 @@ def _send(source: int, target_path: Path, file: File) -> None:
             left -= sent
         os.utime(target, ns=(file.mtime_ns, file.mtime_ns))
         os.fsync(target)
+
+
+def _checksums(models: Path, tree: Tree) -> Mapping[str, str]:
+    """Read a copy's files; return the checksum of each, by path. The job's CPUs share the work."""
+    with ThreadPoolExecutor(min(_READERS, len(os.sched_getaffinity(0)))) as pool:
+        return {file.path: _checksum(models / file.path, pool) for file in tree.distinct.values()}
+
+
+def _checksum(path: Path, pool: ThreadPoolExecutor) -> str:
+    """Return the digest of the CRCs of a file's parts: what a disk has lost changes them."""
+    with _opened(path, os.O_RDONLY | os.O_NOFOLLOW) as file:
+
+        def crc_at(offset: int) -> bytes:
+            return zlib.crc32(os.pread(file, _CHUNK_BYTES, offset)).to_bytes(4, "big")
+
+        parts = pool.map(crc_at, range(0, os.fstat(file).st_size, _CHUNK_BYTES))
+        return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def _record(entry: Path) -> Mapping[str, object]:
+    """Read what is recorded of a copy; nothing if there is none, or only a part of it."""
+    with suppress(FileNotFoundError, ValueError):
+        record = json.loads((entry / RECORD).read_text(encoding="ascii"))
+        if isinstance(record, dict):
+            return record
+    return {}
+
+
+def _write_record(entry: Path, record: Mapping[str, object]) -> None:
+    """Write it whole or not at all, whatever happens to this job or the node."""
+    new = entry / f"{RECORD}.{os.getpid()}.{time.monotonic_ns()}"
+    opened = os.open(new, _NEW | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR)
+    with os.fdopen(opened, "w", encoding="ascii") as file:
+        json.dump(record, file)
+        file.flush()
+        os.fsync(file)
+    new.replace(entry / RECORD)
+    _sync(entry)
 
 
 def _sync(folder: Path) -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from waiting import PATIENCE_S, until
@@ -716,6 +716,113 @@ def test_a_copy_that_was_changed_is_made_again(
     again = bring(cache, repository)
     assert (again.outcome, content(again.models)) == ("copied", content(repository))
     assert entries(cache) == {key_of(again)}
+
+
+def overwritten(file: Path, text: bytes) -> None:
+    """Written to in place, with its size and the time of its contents as they were."""
+    before = file.stat()
+    assert len(text) == before.st_size
+    with file.open("r+b") as opened:
+        opened.write(text)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = file.stat()
+    assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+def test_a_copy_that_was_written_to_is_made_again_whatever_its_size_and_time(
+    cache: Path, repository: Path
+):
+    first = bring(cache, repository)
+    overwritten(first.models / "m" / "1" / "run", b"b program")
+    again = bring(cache, repository)
+    assert (again.outcome, content(again.models)) == ("copied", content(repository))
+
+
+@pytest.fixture
+def reboot(monkeypatch: pytest.MonkeyPatch, place: Path) -> Callable[[], None]:
+    """As if the node had been down; what this process brings afterwards comes in another boot."""
+
+    def boot() -> None:
+        (place / "boot_id").write_text(str(time.monotonic_ns()))
+        monkeypatch.setattr(weights, "BOOT", place / "boot_id")
+
+    return boot
+
+
+def lost(copy: Brought, name: str) -> None:
+    """The disk has kept what it knows of a file, and lost what is in it."""
+    file, record = copy.models / name, Path(copy.where, weights.RECORD)
+    before = file.stat()
+    overwritten(file, bytes(before.st_size))
+    text = record.read_text()
+    assert str(before.st_ctime_ns) in text
+    record.write_text(text.replace(str(before.st_ctime_ns), str(file.stat().st_ctime_ns)))
+
+
+def test_a_file_that_a_disk_has_lost_in_a_power_cut_is_not_served(
+    cache: Path, repository: Path, reboot: Callable[[], None]
+):
+    first = brought(cache, repository)
+    lost(first, "m/1/run")
+    reboot()
+    again = brought(cache, repository)
+    assert (again.outcome, content(again.models)) == ("copied", content(repository))
+
+
+def test_after_a_boot_a_copy_is_read_once(
+    cache: Path, repository: Path, reboot: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+):
+    brought(cache, repository)
+    reboot()
+    were_read: list[Path] = []
+    checksums = weights._checksums
+
+    def reading(models: Path, tree: weights.Tree) -> Any:
+        were_read.append(models)
+        return checksums(models, tree)
+
+    monkeypatch.setattr(weights, "_checksums", reading)
+    assert [brought(cache, repository).outcome for _ in range(3)] == ["hit"] * 3
+    assert len(were_read) == 1
+    reboot()
+    assert brought(cache, repository).outcome == "hit"
+    assert len(were_read) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"changed_ns": {}}'])
+def test_a_copy_of_which_little_is_recorded_is_made_again(cache: Path, repository: Path, text: str):
+    first = bring(cache, repository)
+    Path(first.where, weights.RECORD).write_text(text)
+    assert [bring(cache, repository).outcome for _ in range(2)] == ["copied", "hit"]
+
+
+def test_all_of_a_copy_is_on_the_disk_before_it_has_its_name_and_then_the_name_is(
+    cache: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+):
+    done: list[tuple[str, str]] = []
+    sync, rename = os.fsync, os.rename
+
+    def synced(file: Any) -> None:
+        number = file if isinstance(file, int) else file.fileno()
+        done.append(("synced", str(Path(f"/proc/self/fd/{number}").readlink())))
+        sync(file)
+
+    def renamed(source: Any, target: Any) -> None:
+        done.append(("renamed", str(target)))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    where = brought(cache, repository).where
+    named = done.index(("renamed", where))
+    before = {path for what, path in done[:named] if what == "synced"}
+    for path in (Path(where, weights.MODELS), *Path(where, weights.MODELS).rglob("*")):
+        # Files with one content are one file, whichever of their names it was synced by.
+        names = [path, *(p for p in Path(where).rglob("*") if p.is_file() and p.samefile(path))]
+        assert before & {str(name).replace(where, where + ".part") for name in names}, path
+    assert any(path.startswith(f"{where}.part/{weights.RECORD}") for path in before)
+    assert done[named - 1] == ("synced", f"{where}.part")
+    assert done[named + 1] == ("synced", str(Path(where).parent))
 
 
 def test_bytecode_that_a_server_keeps_is_no_change(cache: Path, repository: Path):
