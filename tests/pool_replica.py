@@ -5,10 +5,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from builders.replica_keys import gateway_directory, replica_keys
 from free_ports import free_port
@@ -19,6 +20,7 @@ from slicewise.cluster.settings.engines import EngineSettings
 from slicewise.launcher.probing.prober import Replica, fit_models, probe
 from slicewise.launcher.rules.engines.engine import Probe
 from slicewise.launcher.rules.engines.registry import ENGINES, start_settings
+from slicewise.launcher.rules.engines.statistics import Answered
 from slicewise.launcher.rules.pools.types import ReplicaModels
 from slicewise.launcher.scripts import door, models
 from slicewise.launcher.scripts.render import service_script
@@ -41,7 +43,7 @@ class Served:
         *names: str,
         load_timeout_s: float = PATIENCE_S,
         checked: frozenset[str] = frozenset(),
-        failures: tuple[tuple[str, int], ...] = (),
+        answered: Mapping[str, Answered] = MappingProxyType({}),
     ) -> ReplicaModels | None:
         """What it has once it was told to have these models beside its own."""
         services = tuple((name, f"{name}-service") for name in names)
@@ -52,7 +54,7 @@ class Served:
                 models=frozenset({OWN, *names}),
                 services=services,
                 checked=checked,
-                failures=failures,
+                answered=tuple(answered.items()),
                 load_timeout_s=load_timeout_s,
             ),
         )

@@ -40,7 +40,7 @@ from slicewise.launcher.rules.engines.engine import (
 )
 from slicewise.launcher.rules.engines.least_versions import LEAST_VERSIONS, is_too_old, upgrade
 from slicewise.launcher.rules.engines.load import EngineLoad
-from slicewise.launcher.rules.engines.statistics import Counts
+from slicewise.launcher.rules.engines.statistics import Answered, Counts
 from slicewise.launcher.rules.pools.types import ReplicaModels
 from slicewise.launcher.rules.probing.http_answer import HEAD_BYTES, Head, parse_head, parse_size
 from slicewise.launcher.rules.probing.start_marks import MOST_BYTES, PROTOCOL, marks_s, start_class
@@ -115,7 +115,7 @@ class Replica:
         models: the models of its pool that it is to have beside its own.
         services: the service of each of them, without the tenant.
         checked: those models that must answer an inference.
-        failures: requests that models had failed when it was asked last.
+        answered: requests that models had answered and failed when it was asked last.
         load_timeout_s: seconds that loading one of them may take.
     """
 
@@ -132,7 +132,7 @@ class Replica:
     models: frozenset[str] = frozenset()
     services: tuple[tuple[str, str], ...] = ()
     checked: frozenset[str] = frozenset()
-    failures: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+    answered: tuple[tuple[str, Answered], ...] = field(default=(), compare=False)
     load_timeout_s: float = field(default=DEFAULT_START_TIMEOUT_S, compare=False)
     tenant: str = field(default="", compare=False)
     node: str = field(default="", compare=False)
@@ -339,8 +339,9 @@ async def fit_models(gateway: Path, replica: Replica) -> ReplicaModels | None:
     """Let a replica unload the models that it is not to have, then load one that it lacks.
 
     One at a time, so that whoever asks for the next knows what came of this one. Its own model is
-    never unloaded. If it lacks none, another one that fails requests, an inference for us included,
-    is loaded again: a model's process may have ended, and its server not have noticed.
+    never unloaded. If it lacks none, another one that fails all requests since it was asked last,
+    an inference for us included, is loaded again: a model's process may have ended, and its server
+    not have noticed.
 
     Return what it has then, with what was loaded or refused in this call; None if it does not
     answer, so that nothing is known. Never raises, whatever the engine's code does. Reads a bounded
@@ -352,21 +353,25 @@ async def fit_models(gateway: Path, replica: Replica) -> ReplicaModels | None:
     try:
         peer = _Peer(replica, context(gateway, replica.certificate))
         ready = await _without_surplus(peer, engine)
-        lacking, failures = replica.models - ready, dict(replica.failures)
+        lacking, answered = replica.models - ready, dict(replica.answered)
         if lacking:
             await _until_others_left(peer, engine)
-        elif engine.failures_path:
-            before, failures = failures, dict(await _failures(peer, engine))
-            more = {model for model, count in failures.items() if count != before.get(model, 0)}
-            lacking = await _failing(peer, (ready & replica.checked & more) - {replica.model})
+        elif engine.answered_path:
+            before, answered = answered, dict(await _answered(peer, engine))
+            in_doubt = {
+                model
+                for model, counts in answered.items()
+                if counts.only_fails_since(before.get(model, Answered()))
+            }
+            lacking = await _failing(peer, (ready & replica.checked & in_doubt) - {replica.model})
             # A load of what is loaded does nothing, unless its files have changed. A model whose
             # process has ended has no memory to wait for, and Triton calls it unloading for ever.
             await _unload(peer, engine, lacking)
             ready -= lacking
         model = min(lacking, default=None)
         if model is None:
-            return ReplicaModels(ready, failures=failures)
-        return replace(await _with(peer, engine, ready, model), failures=failures)
+            return ReplicaModels(ready, answered=answered)
+        return replace(await _with(peer, engine, ready, model), answered=answered)
     except _NO_ANSWER:
         return None
     except Exception as error:  # noqa: BLE001 -- other engines' replicas are asked on
@@ -385,9 +390,9 @@ async def _without_surplus(peer: "_Peer", engine: PooledEngine) -> frozenset[str
     return engine.ready_models(await _models(peer, engine))
 
 
-async def _failures(peer: "_Peer", engine: PooledEngine) -> Mapping[str, int]:
+async def _answered(peer: "_Peer", engine: PooledEngine) -> Mapping[str, Answered]:
     async with asyncio.timeout(DEADLINE_S):
-        return engine.failures(await _read(peer, engine.failures_path, _MOST_BYTES))
+        return engine.answered(await _read(peer, engine.answered_path, _MOST_BYTES))
 
 
 async def _failing(peer: "_Peer", models: Collection[str]) -> frozenset[str]:

@@ -20,6 +20,12 @@ _SELDOM_S = 30.0
 """Seconds after which a replica is asked again that has what it is to have: it may have lost it."""
 _ANSWERS_S = 2.0
 """Seconds after which one is asked again that did not answer."""
+_DOUBT_S = 5.0
+"""Seconds after which one is asked again of which a model has failed requests: it may answer none
+any more."""
+_LONGEST_PAUSE_S = 3600.0
+"""Seconds at most after which a model is tried again by a made-up request that was loaded again
+since it failed one: it may refuse such requests, and each load costs those that it has."""
 _LOAD_S = 300
 """Seconds that a load may take at most: meanwhile the replica loads nothing else."""
 Fit = Callable[[Replica], Awaitable[ReplicaModels | None]]
@@ -35,6 +41,8 @@ class _Report:
         is_silent: whether it did not.
         models: what it has said until now; None if it has never answered.
         refused_s: when it refused each model, by the same clock.
+        is_in_doubt: whether a model has failed requests since it was asked before.
+        again: how often each model was loaded again since it failed, and when last.
     """
 
     told: Replica
@@ -42,6 +50,14 @@ class _Report:
     is_silent: bool
     models: ReplicaModels | None = None
     refused_s: Mapping[str, float] = field(default_factory=dict)
+    is_in_doubt: bool = False
+    again: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+
+    def unchecked(self, now_s: float) -> Iterator[str]:
+        """Yield models that are not to be tried now."""
+        for model, (times, at_s) in self.again.items():
+            if now_s - at_s < min(_SELDOM_S * 2**times, _LONGEST_PAUSE_S):
+                yield model
 
     def refused(self, now_s: float) -> Mapping[str, str]:
         """Why it has refused models lately."""
@@ -99,15 +115,17 @@ class ModelWatch:
         report = self._reports.get((key, run))
         if report is None:
             return replica
-        failures = {} if report.models is None else report.models.failures
+        answered = {} if report.models is None else report.models.answered
         told = replace(
             replica,
             models=replica.models - report.refused(now_s).keys(),
-            failures=tuple(sorted(failures.items())),
+            checked=replica.checked.difference(report.unchecked(now_s)),
+            answered=tuple(sorted(answered.items())),
         )
-        if told != report.told:
+        if told != replace(report.told, checked=told.checked):
             return told
-        waits_s = _ANSWERS_S if report.is_silent else _SELDOM_S
+        waits_s = _DOUBT_S if report.is_in_doubt else _SELDOM_S
+        waits_s = _ANSWERS_S if report.is_silent else waits_s
         lacks = (
             report.models is not None and not report.is_silent and told.models - report.models.ready
         )
@@ -137,10 +155,25 @@ def _later(report: _Report, told: Replica, answer: ReplicaModels, now_s: float) 
         refused,
         before.loads + answer.loads,
         {**before.load_s, **answer.load_s},
-        answer.failures,
+        answer.answered,
     )
     refused_s |= dict.fromkeys(answer.refused, now_s)
-    return _Report(told, now_s, is_silent=False, models=models, refused_s=refused_s)
+    again = dict(report.again)
+    # What it lacks is loaded first; without that, what fails.
+    for model in answer.load_s if told.models <= before.ready else ():
+        again[model] = (again.get(model, (0, 0.0))[0] + 1, now_s)
+    return _Report(
+        told,
+        now_s,
+        is_silent=False,
+        models=models,
+        refused_s=refused_s,
+        is_in_doubt=any(
+            counts.failed > before.answered.get(model, counts).failed
+            for model, counts in answer.answered.items()
+        ),
+        again=again,
+    )
 
 
 def _runs(service_state: ServiceState) -> Iterator[Run]:

@@ -4,6 +4,7 @@ It is started with the options that a pool's batch script gives it.
 """
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -20,12 +21,13 @@ from waiting import PATIENCE_S, until, until_done
 from slicewise.launcher.probing import prober as probing
 from slicewise.launcher.probing.prober import fit_models
 from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.launcher.rules.engines.statistics import Answered
 from slicewise.launcher.rules.pools.types import ReplicaModels
 from slicewise.sandbox.servers import triton
 
 pytestmark = pytest.mark.skipif(sys.version_info >= (3, 13), reason="Triton wants numpy 1")
 
-OTHER, SLOW, BROKEN, ABSENT = "other", "slow", "broken", "absent"
+OTHER, SLOW, BROKEN, ABSENT, PICKY = "other", "slow", "broken", "absent", "picky"
 CONFIG = """\
 backend: "python"
 max_batch_size: 0
@@ -43,6 +45,8 @@ class TritonPythonModel:
 
     def execute(self, requests):
         tensors = [utils.get_input_tensor_by_name(request, "X") for request in requests]
+        if "picky" in __file__ and not all(tensor.as_numpy().all() for tensor in tensors):
+            raise ValueError("no zeros")
         answers = [utils.Tensor("Y", tensor.as_numpy()) for tensor in tensors]
         return [utils.InferenceResponse([answer]) for answer in answers]
 """
@@ -67,6 +71,7 @@ def served(command: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     for name, begins in (
         (OWN, "pass"),
         (OTHER, "pass"),
+        (PICKY, "pass"),
         (SLOW, "time.sleep(1)"),
         (BROKEN, "raise RuntimeError('no weights here')"),
     ):
@@ -137,15 +142,52 @@ async def test_a_model_whose_process_has_ended_is_loaded_again(served: Served):
     assert not await served.is_ready(OTHER)
     seen = await served.fits(OTHER)
     assert seen is not None
-    assert seen.failures[OTHER] > 0
+    assert seen.answered[OTHER].failed > 0
     both = frozenset({OWN, OTHER})
-    same = await served.fits(OTHER, checked=both, failures=tuple(seen.failures.items()))
+    same = await served.fits(OTHER, checked=both, answered=seen.answered)
     assert same == ReplicaModels(both)
     assert not await served.is_ready(OTHER)
-    later = await served.fits(OTHER, checked=both, failures=tuple(seen.failures.items()))
+    later = await served.fits(OTHER, checked=both, answered=seen.answered)
     assert later is not None
     assert later.loads == 1
     assert await served.is_ready(OTHER)
+
+
+async def inferred(served: Served, model: str, value: int) -> int:
+    """The status that a client gets."""
+    tensor = {"name": "X", "shape": [1], "datatype": "INT32", "data": [value]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    reader, writer = await asyncio.open_unix_connection(served.private / "http")
+    writer.write(
+        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+    answer = await asyncio.wait_for(reader.readline(), PATIENCE_S)
+    writer.close()
+    return int(answer.split()[1])
+
+
+async def test_a_model_that_refuses_some_requests_and_answers_others_stays_loaded(served: Served):
+    await until_done(served.is_ready, bool)
+    both = frozenset({OWN, PICKY})
+    seen = await served.fits(PICKY)
+    for _ in range(3):
+        assert await inferred(served, PICKY, 1) == 200
+        assert await inferred(served, PICKY, 0) >= 400
+        before = seen.answered if seen else {}
+        seen = await served.fits(PICKY, checked=both, answered=before)
+        assert seen == ReplicaModels(both)
+        assert seen is not None
+        assert seen.answered[PICKY].failed > before.get(PICKY, Answered()).failed
+    # Of one that answers nobody any more the process may have ended.
+    assert await inferred(served, PICKY, 0) >= 400
+    again = await served.fits(PICKY, checked=both, answered=seen.answered if seen else {})
+    assert again is not None
+    assert again.loads == 1
+    # What it had counted before that is no failure.
+    rests = await served.fits(PICKY, checked=both, answered=again.answered)
+    assert rests == ReplicaModels(both)
 
 
 def stub_of(served: Served, model: str) -> int:

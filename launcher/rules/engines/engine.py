@@ -18,7 +18,7 @@ from slicewise.cluster.language.service import ServiceSpec
 from slicewise.cluster.language.starts import StartClass
 from slicewise.launcher.rules.engines.load import EngineLoad
 from slicewise.launcher.rules.engines.model_files import ModelFiles, ModelNeeds
-from slicewise.launcher.rules.engines.statistics import Counts, Kind, StatisticsAnswer
+from slicewise.launcher.rules.engines.statistics import Answered, Counts, Kind, StatisticsAnswer
 
 IDLE_SUFFIX = "idle"
 """What the gateway adds to ``Engine.group`` for backends without servers."""
@@ -524,13 +524,13 @@ class PooledEngine(Engine, Protocol):
         """Read the same answer: the models that are being unloaded, and still take memory."""
 
     @property
-    def failures_path(self) -> str:
-        """Path at which the server says how many requests each model has failed.
+    def answered_path(self) -> str:
+        """Path at which the server says how many requests each model has answered and failed.
 
         "" if it notices that a model's process has ended: then the model is not ready.
         """
 
-    def failures(self, body: bytes) -> Mapping[str, int]:
+    def answered(self, body: bytes) -> Mapping[str, Answered]:
         """Read the answer, by model.
 
         Raises TypeError or ValueError if it is no answer of the engine.

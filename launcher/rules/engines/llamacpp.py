@@ -30,6 +30,7 @@ from slicewise.launcher.rules.engines.openai import (
     json_request,
 )
 from slicewise.launcher.rules.engines.said import Said
+from slicewise.launcher.rules.engines.statistics import Answered
 
 _MOST_SLOTS = 256
 """Requests that llama.cpp works on at the same time at most (LLAMA_MAX_SEQ)."""
@@ -141,9 +142,9 @@ class LlamaCpp(OpenAIEngine):
         )
 
     has_server_each = True
-    failures_path = ""
+    answered_path = ""
 
-    def failures(self, _body: bytes) -> Mapping[str, int]:
+    def answered(self, _body: bytes) -> Mapping[str, Answered]:
         """Return nothing."""
         return {}
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 Counts = Mapping[tuple[str, ...], int]
 """Counts by what was counted; the engine says what the words of a key are."""
@@ -26,6 +26,23 @@ class Kind(Protocol):
 
     def is_current(self, key: tuple[str, ...]) -> bool:
         """Whether it ends with its replica, as memory in use does."""
+
+
+class Answered(NamedTuple):
+    """How many inferences a model has answered and failed since it was loaded."""
+
+    succeeded: int = 0
+    failed: int = 0
+
+    def only_fails_since(self, before: "Answered") -> bool:
+        """Whether it has failed some since then, and answered none.
+
+        Whoever sends what a model must refuse is refused; a model whose process has ended answers
+        nobody. One that was loaded again since then counts from 0.
+        """
+        is_same = self.succeeded >= before.succeeded and self.failed >= before.failed
+        start = before if is_same else Answered()
+        return self.failed > start.failed and self.succeeded == start.succeeded
 
 
 @dataclass(frozen=True)

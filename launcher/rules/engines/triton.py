@@ -9,7 +9,7 @@ from slicewise.cluster.language.service import ServiceSpec
 from slicewise.launcher.rules.engines import triton_statistics
 from slicewise.launcher.rules.engines.engine import Answer, MediaFetch, Parallelism, Probe, Request
 from slicewise.launcher.rules.engines.model_files import ModelFiles, ModelNeeds
-from slicewise.launcher.rules.engines.statistics import Counts, StatisticsAnswer
+from slicewise.launcher.rules.engines.statistics import Answered, Counts, StatisticsAnswer
 from slicewise.launcher.rules.engines.triton_inference import (
     ModelConfig,
     ModelMetadata,
@@ -215,11 +215,11 @@ class Triton:
         return triton_statistics.by_grpc(frame, counts)
 
     has_server_each = False
-    failures_path = triton_statistics.ALL
+    answered_path = triton_statistics.ALL
 
-    def failures(self, body: bytes) -> Mapping[str, int]:
-        """Add up the failed inferences of a model's versions."""
-        return triton_statistics.failures(self.counted(body))
+    def answered(self, body: bytes) -> Mapping[str, Answered]:
+        """Add up the inferences of a model's versions."""
+        return triton_statistics.answered(self.counted(body))
 
     def models_request(self) -> Request:
         """Build the question for the repository's index."""

@@ -13,7 +13,13 @@ from typing import Annotated
 from pydantic import Field
 
 from slicewise.launcher.rules.engines.said import Said
-from slicewise.launcher.rules.engines.statistics import MOST, Counts, StatisticsAnswer, bounded
+from slicewise.launcher.rules.engines.statistics import (
+    MOST,
+    Answered,
+    Counts,
+    StatisticsAnswer,
+    bounded,
+)
 
 ALL = "/v2/models/stats"
 """Path of the statistics of all models."""
@@ -119,13 +125,17 @@ def counted(body: bytes) -> Counts:
     )
 
 
-def failures(counts: Counts) -> Mapping[str, int]:
-    """Return how many inferences each model has failed, all its versions together."""
-    failed: dict[str, int] = {}
+def answered(counts: Counts) -> Mapping[str, Answered]:
+    """Return how many inferences each model has answered and failed, all versions together."""
+    of_model: dict[str, Answered] = {}
     for (name, _, *what), count in counts.items():
-        if what == ["inference_stats", "", "fail", "count"]:
-            failed[name] = failed.get(name, 0) + count
-    return failed
+        before = of_model.get(name, Answered())
+        match what:
+            case ["inference_stats", "", "success", "count"]:
+                of_model[name] = before._replace(succeeded=before.succeeded + count)
+            case ["inference_stats", "", "fail", "count"]:
+                of_model[name] = before._replace(failed=before.failed + count)
+    return of_model
 
 
 def _counts(model: _Model) -> Iterator[tuple[tuple[str, ...], int]]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slicewise.cluster.rpc.messages import SlotPlace
+from slicewise.launcher.rules.engines.statistics import Answered
 
 MOST_LOADS = 100
 """Loads after which a replica is replaced: servers don't give back all memory of unloaded models
@@ -26,15 +27,15 @@ class ReplicaModels:
         loads: models that it has loaded since it began, its own included: servers leak some memory
             with each.
         load_s: seconds that its last load of a model took, by model.
-        failures: requests that each model has failed, where its server does not notice that a
-            model's process has ended.
+        answered: requests that each model has answered and failed, where its server does not notice
+            that a model's process has ended.
     """
 
     ready: frozenset[str] = frozenset()
     refused: Mapping[str, str] = field(default_factory=dict, hash=False)
     loads: int = 0
     load_s: Mapping[str, float] = field(default_factory=dict, hash=False)
-    failures: Mapping[str, int] = field(default_factory=dict, compare=False)
+    answered: Mapping[str, Answered] = field(default_factory=dict, compare=False)
 
     @property
     def is_worn(self) -> bool:

@@ -11,6 +11,7 @@ from builders.service_specs import a_spec
 
 from slicewise.launcher.probing.prober import Replica
 from slicewise.launcher.process.model_watch import ModelWatch
+from slicewise.launcher.rules.engines.statistics import Answered
 from slicewise.launcher.rules.gateway.types import Endpoint
 from slicewise.launcher.rules.pools.types import ReplicaModels
 from slicewise.launcher.rules.turn.endpoints import ReplicaRun, Verified
@@ -29,7 +30,8 @@ class Server:
     def __init__(self) -> None:
         self.ready = frozenset({"own"})
         self.refuses: dict[str, str] = {}
-        self.failures: dict[str, int] = {}
+        self.answered: dict[str, Answered] = {}
+        self.broken = ""
         self.is_silent = False
         self.told: list[Replica] = []
         self.goes_on = asyncio.Event()
@@ -46,7 +48,9 @@ class Server:
                 return ReplicaModels(self.ready, refused={model: self.refuses[model]})
             self.ready |= {model}
             return ReplicaModels(self.ready, loads=1, load_s={model: 2.5})
-        return ReplicaModels(self.ready, failures=self.failures)
+        if self.broken in replica.checked:
+            return ReplicaModels(self.ready, loads=1, load_s={self.broken: 2.5})
+        return ReplicaModels(self.ready, answered=self.answered)
 
 
 def plan_of(name: str, group: str, models: Mapping[Any, Any]) -> SimpleNamespace:
@@ -209,15 +213,45 @@ async def test_what_is_known_outlasts_a_turn_that_does_not_decide_and_ends_with_
     assert pool.server.ready == {"own", "a"}
 
 
-async def test_a_replica_is_told_how_much_had_failed_when_it_was_asked_before():
+async def test_a_replica_is_told_what_was_answered_when_it_was_asked_before():
     pool = Pool()
     pool.wants("a")
     await pool.looks()
-    pool.server.failures = {"a": 3}
+    pool.server.answered = {"a": Answered(1, 3)}
     await pool.looks(40.0)
     await pool.looks(80.0)
     # New failures alone are no reason to ask again at once.
-    assert [dict(told.failures) for told in pool.server.told] == [{}, {}, {"a": 3}]
+    told = [dict(told.answered) for told in pool.server.told]
+    assert told == [{}, {}, {"a": Answered(1, 3)}]
+
+
+async def test_a_model_that_fails_although_it_was_loaded_again_is_tried_less_and_less():
+    pool = Pool()
+    pool.wants("a")
+    await pool.looks()
+    pool.server.broken = "a"
+    loads = [pool.heard()[RUN].loads]
+    for at_s in range(30, 7200, 5):
+        await pool.looks(float(at_s), times=1)
+        loads.append(pool.heard(float(at_s))[RUN].loads)
+    # After 30 s, then after 60, 120, ...
+    assert loads[-1] - loads[0] == 7
+    assert loads[1] - loads[0] == 1
+
+
+async def test_a_replica_of_which_a_model_has_failed_requests_is_asked_again_soon():
+    pool = Pool()
+    pool.wants("a")
+    await pool.looks()
+    pool.server.answered = {"a": Answered(5, 0)}
+    await pool.looks(30.0)
+    pool.server.answered = {"a": Answered(6, 1)}
+    await pool.looks(60.0)
+    await pool.looks(64.0)
+    assert len(pool.server.told) == 3
+    await pool.looks(65.0)
+    await pool.looks(70.0)
+    assert len(pool.server.told) == 4
 
 
 async def test_replicas_of_another_engine_are_told_nothing():

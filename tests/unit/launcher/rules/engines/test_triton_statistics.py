@@ -11,6 +11,7 @@ from tritonclient.grpc import service_pb2
 from slicewise.launcher.rules.engines import triton_statistics
 from slicewise.launcher.rules.engines.statistics import (
     MOST_KEYS,
+    Answered,
     Counts,
     followed,
     lasting,
@@ -231,13 +232,13 @@ def test_each_count_is_read_once_however_many_batches_there_are():
     assert len(called(counts).model_stats[0].batch_stats) == 5_000
 
 
-def test_failed_inferences_of_all_versions_are_added_up() -> None:
+def test_inferences_of_all_versions_are_added_up() -> None:
     def model(name: str, version: str, failed: int) -> dict[str, object]:
         times = {"fail": {"count": failed, "ns": 7}, "success": {"count": 9, "ns": 1}}
         return {"name": name, "version": version, "inference_stats": times}
 
     stats = [model("a", "1", 2), model("a", "2", 3), model("b", "1", 0)]
     body = json.dumps({"model_stats": stats}).encode()
-    assert Triton().failures(body) == {"a": 5}
+    assert Triton().answered(body) == {"a": Answered(18, 5), "b": Answered(9, 0)}
     with pytest.raises(TypeError):
-        Triton().failures(b"[]")
+        Triton().answered(b"[]")
