@@ -10,8 +10,9 @@ http.sock as soon as the first of them does, and ends when that one ends.
 A request goes to the server of the service that the gateway's header names, whatever its body says.
 The launcher's requests have no such header. They go to the first server, but for these:
 
-    GET  /slicewise/models         {"models": {MODEL: "ready", "loading" or "leaving"}}
+    GET  /slicewise/models         {"models": {MODEL: "ready", "loading", "resting" or "leaving"}}
     POST /slicewise/models/load    {"model": MODEL, "service": SERVICE}, answered once it is loaded
+                                   or refused: while it rests, too
     POST /slicewise/models/unload  {"model": MODEL}, answered at once; its requests are finished
 
 Each connection has one request: bytes are passed on as they are, and connections end with it.
@@ -29,9 +30,10 @@ import re
 import resource
 import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
@@ -49,6 +51,10 @@ _BACKLOG = 512
 _POLL_S = 0.05
 _ANSWERS_S = 5.0
 _TRIES = 40
+_LONGEST_PAUSE_S = 300.0
+"""Seconds at most from the end of a server that ends again and again to its next start."""
+_SETTLED_S = 600.0
+"""Seconds after which an end counts as the first one again."""
 _LEAVES_S = 600.0
 """Seconds that requests of a model may take which is to be unloaded."""
 _SAID_BYTES = 4096
@@ -66,7 +72,8 @@ class ModelServer:
     """The server of one model.
 
     Attributes:
-        state: loading, ready or leaving.
+        state: loading, ready, leaving, or resting: it has ended, and starts again after a pause;
+            failed: it could not be started.
         clients: connections that it has.
     """
 
@@ -76,12 +83,13 @@ class ModelServer:
         self.socket = socket
         self.state = "loading"
         self.clients = 0
-        self.process: asyncio.subprocess.Process
+        self._process: asyncio.subprocess.Process | None = None
+        self._tried = asyncio.Event()
         self._said = b""
 
     async def start(self, command: Sequence[str], *, is_first: bool) -> None:
-        """Start it; its words go where this program's go."""
-        self.process = await asyncio.create_subprocess_exec(
+        """Start it; its words go where this program's go. Raises FailedError."""
+        starting = asyncio.create_subprocess_exec(
             *command,
             stdout=None if is_first else asyncio.subprocess.PIPE,
             stderr=None if is_first else asyncio.subprocess.STDOUT,
@@ -90,8 +98,26 @@ class ModelServer:
             # It keeps the limit that the user's job has.
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, _FILES),
         )
-        if self.process.stdout is not None:
-            self._listening = asyncio.create_task(self._listen(self.process.stdout))
+        try:
+            self._process = await starting
+        except OSError as error:
+            self.state = "failed"
+            raise FailedError(f"{command[0]}: {error.strerror}") from None
+        finally:
+            self._tried.set()
+        if self._process.stdout is not None:
+            self._listening = asyncio.create_task(self._listen(self._process.stdout))
+
+    @property
+    def code(self) -> int | None:
+        """How it has ended, as a shell says it: 137 after a KILL; None if it has not."""
+        code = None if self._process is None else self._process.returncode
+        return code if code is None or code >= 0 else 128 - code
+
+    async def until_ended(self) -> None:
+        """Wait until it has ended, if it could be started."""
+        if self._process is not None:
+            await self._process.wait()
 
     async def _listen(self, words: asyncio.StreamReader) -> None:
         while True:
@@ -104,17 +130,23 @@ class ModelServer:
 
     async def until_ready(self) -> None:
         """Wait until it answers that it is fit; raises FailedError if it ends before."""
-        while self.process.returncode is None:
+        while self.code is None:
+            if self.state == "failed":
+                raise FailedError("its server could not be started")
             if await self._is_fit():
                 if self.state == "loading":
                     self.state = "ready"
                 return
             await asyncio.sleep(_POLL_S)
+        raise FailedError(f"its server {await self.last_words()}")
+
+    async def last_words(self) -> str:
+        """Return how it has ended, and what it has said then."""
         await asyncio.wait({self._listening}, timeout=_ANSWERS_S)
         lines = [line for line in self._said.decode(errors="replace").splitlines() if line.strip()]
         telling = [line for line in lines if _FAILED.search(line)] or lines[-1:]
         words = " ".join(telling[:2])[:_SAID]
-        raise FailedError(f"its server ended with {self.process.returncode}: {words}")
+        return f"ended with {self.code}" + (f": {words}" if words else "")
 
     async def _is_fit(self) -> bool:
         try:
@@ -130,11 +162,13 @@ class ModelServer:
     async def end(self) -> None:
         """End it once its clients have left."""
         waits_s = 0.0
-        while self.clients and waits_s < _LEAVES_S and self.process.returncode is None:
+        while self.clients and waits_s < _LEAVES_S and self.code is None:
             await asyncio.sleep(_POLL_S)
             waits_s += _POLL_S
+        # It may still be starting.
+        await self._tried.wait()
         self.kill()
-        await self.process.wait()
+        await self.until_ended()
 
     def forget(self) -> None:
         """Remove its socket."""
@@ -143,9 +177,9 @@ class ModelServer:
 
     def kill(self) -> None:
         """End it and all that it has started."""
-        if self.process.returncode is None:
+        if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+                os.killpg(self._process.pid, signal.SIGKILL)
 
 
 async def _health(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -156,6 +190,43 @@ async def _health(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     return False
 
 
+class Ends(NamedTuple):
+    """How often a model's server has ended by itself, each time not long after the time before.
+
+    Attributes:
+        at_s: when it has ended last, in seconds of a clock that nothing sets.
+        words: how.
+    """
+
+    times: int = 0
+    at_s: float = 0.0
+    words: str = ""
+
+    def one_more(self, words: str) -> Ends:
+        """Return them after one more, now."""
+        now_s = time.monotonic()
+        is_next = now_s - self.at_s < _SETTLED_S + self.pause_s
+        return Ends((self.times if is_next else 0) + 1, now_s, words)
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds for which it rests before it starts again: none after the first time."""
+        return min(2.0 ** (self.times - 2), _LONGEST_PAUSE_S) if self.times > 1 else 0.0
+
+    @property
+    def rests_s(self) -> float:
+        """Seconds for which it still rests."""
+        return max(0.0, self.at_s + self.pause_s - time.monotonic())
+
+    @property
+    def why(self) -> str:
+        """Why it rests."""
+        return (
+            f"its server ends again and again ({self.times} times) and is started again after"
+            f" {self.pause_s:g} s; the last time it {self.words}"
+        )
+
+
 class ModelServers:
     """The servers, by model; the first one has all that is for none of the others."""
 
@@ -164,6 +235,7 @@ class ModelServers:
         self._private, self._repository = Path(private), Path(repository)
         self._beside = re.compile(beside, re.IGNORECASE)
         self._servers: dict[str, ModelServer] = {}
+        self._ends: dict[str, Ends] = {}
         self._started = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -184,10 +256,9 @@ class ModelServers:
         )
         async with server:
             await asyncio.wait({watching, end}, return_when=asyncio.FIRST_COMPLETED)
-        code = first.process.returncode
         for model_server in self._servers.values():
             model_server.kill()
-        return 0 if code is None else code if code >= 0 else 128 - code
+        return first.code or 0
 
     async def _start(self, model: str, service: str) -> ModelServer:
         """Start a model's server; raises FailedError."""
@@ -199,9 +270,9 @@ class ModelServers:
         server = self._servers[model] = ModelServer(model, service, socket)
         try:
             await server.start(command, is_first=model == self._first)
-        except OSError as error:
+        except FailedError:
             del self._servers[model]
-            raise FailedError(f"{command[0]}: {error.strerror}") from None
+            raise
         return server
 
     def _file(self, model: str) -> str:
@@ -218,17 +289,33 @@ class ModelServers:
     async def _watch(self, server: ModelServer) -> None:
         """Wait until a server has ended; one that was ready, and not told to end, begins again.
 
-        Its service's requests wait for that. A server that ends before it is ready again is given
-        up.
+        Its service's requests wait for that. One that has ended not long before, too, rests first,
+        the longer the more often: a start takes what other models' requests need. A server that
+        ends before it is ready again is given up.
         """
-        await server.process.wait()
+        await server.until_ended()
         server.forget()
         if self._servers.get(server.model) is not server:
             return
-        del self._servers[server.model]
         if server.state == "ready" and server.model != self._first:
+            await self._rest(server)
+            if self._servers.get(server.model) is not server:
+                return
+        del self._servers[server.model]
+        if server.state == "resting":
             with suppress(FailedError):
                 await self._load(server.model, server.service)
+
+    async def _rest(self, server: ModelServer) -> None:
+        """Let a server that has ended wait until it may start again."""
+        server.state, model = "resting", server.model
+        ends = self._ends.get(model, Ends()).one_more(f"ended with {server.code}")
+        self._ends[model] = ends
+        if ends.pause_s:
+            self._ends[model] = ends = ends._replace(words=await server.last_words())
+            sys.stdout.write(f"E models.py: {model}: {ends.why}\n")
+            sys.stdout.flush()
+            await asyncio.sleep(ends.rests_s + _POLL_S)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -264,12 +351,13 @@ class ModelServers:
             try:
                 connection = await asyncio.open_unix_connection(server.socket)
             except OSError:
-                # It has just ended, and nobody has noticed yet.
+                # It rests, or has just ended, and nobody has noticed yet.
                 await asyncio.sleep(_POLL_S)
                 continue
             await lead(server, connection, head, (reader, writer))
             return
-        raise FailedError("its server does not answer")
+        ends = self._ends.get(server.model)
+        raise FailedError(ends.why if ends and ends.rests_s else "its server does not answer")
 
     def _server_of(self, service: str | None) -> ModelServer:
         """Return a service's server; raises FailedError if it has none here."""
@@ -294,6 +382,10 @@ class ModelServers:
                 server.state = "leaving"
                 self._begin(server.end())
             return 200, {}
+        # Whoever orders a load knows what there is memory for: what rests is loaded by orders then.
+        self._servers = {
+            name: server for name, server in self._servers.items() if server.state != "resting"
+        }
         try:
             await self._load(model, service)
         except FailedError as error:
@@ -311,7 +403,9 @@ class ModelServers:
         server = self._servers.get(model)
         if server is not None and server.state == "leaving":
             raise FailedError("it is being unloaded")
-        if server is None or server.process.returncode is not None:
+        if (ends := self._ends.get(model)) is not None and ends.rests_s:
+            raise FailedError(ends.why)
+        if server is None or server.code is not None:
             server = await self._start(model, service)
             self._begin(self._watch(server))
         server.service = service or server.service

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import pool_replica
 import pytest
@@ -114,12 +115,6 @@ async def test_a_model_is_unloaded_once_its_requests_are_answered(served: Served
 async def test_a_server_that_ends_begins_again_and_with_the_first_all_end(served: Served):
     await until_done(served.is_ready, bool)
     await served.fits(OTHER)
-    killed = pid_of(OTHER)
-    os.kill(killed, signal.SIGKILL)
-    # It begins again, and its requests wait for that.
-    until(lambda: pids_of(OTHER) - {killed})
-    assert await model_of(served, "other-service") == OTHER
-    assert await served.fits(OTHER) == ReplicaModels(frozenset({OWN, OTHER}))
     # One that can't begin again is given up.
     (served.repository / OTHER / "m.gguf").write_text("no model")
     os.kill(pid_of(OTHER), signal.SIGKILL)
@@ -133,12 +128,57 @@ async def test_a_server_that_ends_begins_again_and_with_the_first_all_end(served
     again = await served.fits(OTHER)
     assert again is not None
     assert again.ready == {OWN, OTHER}
-    other = pid_of(OTHER)
+    other = await begun_again(served)
     os.kill(pid_of(OWN), signal.SIGKILL)
     until(lambda: served.server.poll() is not None)
     assert served.server.returncode == 128 + signal.SIGKILL
     until(lambda: is_gone(other))
     assert await served.fits(OTHER) is None
+
+
+async def begun_again(served: Served) -> int:
+    """The process after one that was killed; requests have waited for that."""
+    killed = pid_of(OTHER)
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: pids_of(OTHER) - {killed})
+    assert await model_of(served, "other-service") == OTHER
+    assert await served.fits(OTHER) == ReplicaModels(frozenset({OWN, OTHER}))
+    return pid_of(OTHER)
+
+
+async def test_a_server_that_ends_again_and_again_rests_and_the_others_serve(served: Served):
+    await until_done(served.is_ready, bool)
+    await served.fits(OTHER)
+    own, refused = pid_of(OWN), ""
+    while "times" not in refused:
+        for pid in pids_of(OTHER):
+            os.kill(pid, signal.SIGKILL)
+        answer = await served.fits(OTHER)
+        assert answer is not None
+        refused = answer.refused.get(OTHER, "")
+    assert "its server ends again and again" in refused
+    assert "the last time it ended with 137" in refused
+    # It was refused, so others may have its memory by now: it comes back by an order alone.
+    assert await served.fits() == ReplicaModels(frozenset({OWN}))
+    assert (pid_of(OWN), await model_of(served, "own-service")) == (own, OWN)
+
+    async def again() -> frozenset[str] | None:
+        answer = await served.fits(OTHER)
+        return answer and answer.ready
+
+    await until_done(again, lambda names: names == {OWN, OTHER})
+    assert await model_of(served, "other-service") == OTHER
+
+
+def test_pauses_grow_to_a_bound_and_begin_anew_for_one_that_has_served_long():
+    ends, pauses_s = models.Ends(), []
+    with patch("time.monotonic", lambda: 1e6 + sum(pauses_s)):
+        for _ in range(12):
+            ends = ends.one_more("ended with 1")
+            pauses_s.append(ends.pause_s)
+    assert pauses_s == [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    with patch("time.monotonic", lambda: 1e6 + sum(pauses_s) + 600):
+        assert ends.one_more("ended with 1").pause_s == 0
 
 
 def is_gone(pid: int) -> bool:
