@@ -146,7 +146,7 @@ _WORDS: Mapping[Tone, tuple[str, ...]] = MappingProxyType(
         ),
         Tone.ERROR: (
             *("error", "down", "failing", "failed", "unpaid", "no address", "gone", "lost"),
-            "stuck",
+            *("stuck", "refused"),
         ),
         Tone.QUIET: ("asleep", "held", "ending", "ended", "told to end", "skipped", "closed"),
     }

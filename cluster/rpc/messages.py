@@ -261,6 +261,23 @@ class AdapterReport(Message):
     why: str = Field("", max_length=200, pattern=r"^[ -~]*$")
 
 
+MOST_REFUSALS = 8
+"""Replicas of a pool of which it is told that they could not load a service's model."""
+
+
+class ModelRefusal(Message):
+    """A replica of a service's pool that could not load the service's model, and has not since.
+
+    Attributes:
+        array_job_id, slot: the replica; it may be of another service.
+        why: what its server said.
+    """
+
+    array_job_id: int
+    slot: int
+    why: str = Field(max_length=200, pattern=r"^[ -~]*$")
+
+
 class ServiceReport(Message):
     """What the launcher saw of a service last, and what it decided, for people.
 
@@ -292,6 +309,7 @@ class ServiceReport(Message):
         concurrency_source: where it comes from, in words, if not from its own requests yet; or "".
         engine_load: what the replicas' servers say that they work on; None is not known.
         adapters: its LoRA adapters.
+        refusals: replicas of its pool that could not load its model.
         old_engine: engine and version of a replica, if it has holes that a newer one mends; or "".
         starts: its last starts, the newest last; None are those that were reported before. Who
             reads reports of many services gets the newest one.
@@ -324,6 +342,7 @@ class ServiceReport(Message):
     tpot_ms: float | None = None
     engine_load: ReplicaLoad | None = None
     adapters: tuple[AdapterReport, ...] = ()
+    refusals: tuple[ModelRefusal, ...] = Field((), max_length=MOST_REFUSALS)
     old_engine: str = Field("", max_length=100, pattern=r"^[ -~]*$")
     starts: tuple[StartTrace, ...] | None = Field(None, max_length=MOST_STARTS)
 

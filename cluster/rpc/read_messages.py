@@ -45,6 +45,7 @@ class ServiceEvent(Message):
     Attributes:
         at_s: when it was seen, in Unix seconds.
         node: None if none is known.
+        what: "refused": in a pool, it could not load the service's model.
         why: for whom or why it must end, how it failed; None if there is nothing to say.
     """
 
@@ -52,7 +53,7 @@ class ServiceEvent(Message):
     array_job_id: int
     slot: int
     node: str | None = None
-    what: Literal["started", "ready", "told to end", "drains", "ended", "failed", "lost"]
+    what: Literal["started", "ready", "told to end", "drains", "ended", "failed", "lost", "refused"]
     why: str | None = None
 
 

@@ -150,6 +150,22 @@ def test_a_model_that_no_replica_can_load_starts_none_but_its_own():
     assert answered(world)[1] > 15
 
 
+def test_the_owner_of_a_model_that_a_replica_could_not_load_is_told_until_it_has():
+    world = a_pool_world([30, 30], quota=4, work=1, concurrency=9)
+    world.broken = frozenset({"mb"})
+    kept_busy(world, 20)
+    kept_busy(world, 100, b=1)
+    told = {plan.service: plan for plan in world.turn().services}
+    assert "of t/a could not load mb: out of memory (its log" in told["t/b"].note
+    assert [refusal.why for refusal in told["t/b"].refusals] == ["out of memory"]
+    assert told["t/a"].note == ""
+    world.broken = frozenset()
+    kept_busy(world, 300)
+    kept_busy(world, 100, b=1)
+    told = {plan.service: plan for plan in world.turn().services}
+    assert (told["t/b"].note, told["t/b"].refusals) == ("", ())
+
+
 def test_a_replica_that_nobody_asks_gives_way_where_quota_is_short():
     world = a_pool_world([60, 60], quota=1, work=1, concurrency=9)
     kept_busy(world, 20)

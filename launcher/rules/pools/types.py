@@ -6,6 +6,9 @@ member's model, and loads models of other members as they are asked for.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
 
 from slicewise.cluster.rpc.messages import SlotPlace
 from slicewise.launcher.rules.engines.statistics import Answered
@@ -109,10 +112,29 @@ class Told:
         models: models of other services, and for which job array of its service each was told:
             a newer generation has other files.
         refused_s: when it has refused a model last, in Unix seconds.
+        refused: why it has refused models that it has not loaded since.
         silent_s: since when it has not said what it has, in Unix seconds; None: it has.
     """
 
     start_s: int
     models: Mapping[str, int] = field(default_factory=dict, hash=False)
     refused_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    refused: Annotated[Mapping[str, str], Field(exclude=True)] = field(
+        default_factory=dict, hash=False
+    )
     silent_s: float | None = None
+
+
+@dataclass(frozen=True)
+class RefusedModel:
+    """A replica that could not load a service's model, and has not since.
+
+    Attributes:
+        place: its array job id and slot index.
+        service: the service whose slot it is, as ``tenant/service``.
+        why: what its server said.
+    """
+
+    place: SlotPlace
+    service: str
+    why: str

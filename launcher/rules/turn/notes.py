@@ -1,9 +1,10 @@
-"""Texts for a service's users about replicas that do not start."""
+"""Texts for a service's users about replicas that do not start, or do not load its model."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from slicewise.cluster.rpc.messages import ServiceView, SlotView
+from slicewise.launcher.rules.pools.types import RefusedModel
 
 if TYPE_CHECKING:
     from slicewise.launcher.rules.turn.state import AbortedRoll
@@ -70,6 +71,21 @@ def waiting_text(view: ServiceView) -> str:
         return ""
     texts = "; ".join(_IN_WORDS.get(name, reasons[name]) for name in sorted(reasons))
     return f"Slurm: {texts} (explained by: slicewise why {view.array_job_id}_{stuck[0].index})"
+
+
+def refused_text(model: str, refusals: Sequence[RefusedModel]) -> str:
+    """Say which replicas of a pool could not load a model, and why the first could not."""
+    if not refusals:
+        return ""
+    first = refusals[0]
+    array, index = first.place
+    others = f" and {len(refusals) - 1} more" if len(refusals) > 1 else ""
+    logs = f"slicewise service logs {first.service.partition('/')[2]}"
+    return (
+        f"replica {array}_{index} of {first.service}{others} could not load {model}: {first.why}"
+        f" (its log: {logs}); it is tried again while asked: mend its files, or raise model_mib or"
+        f" memory_mib if it needs more"
+    )
 
 
 def replica_text(index: int, node: str) -> str:

@@ -15,6 +15,7 @@ from slicewise.launcher.rules.pools.types import (
     Placement,
     PoolModel,
     PoolReplica,
+    RefusedModel,
     ReplicaModels,
     Told,
 )
@@ -255,7 +256,8 @@ class Shared:
         models: what each is to have now.
         targets: modes of other services' replicas for each service.
         replicas: how many replicas have each service's model ready.
-        refused: why replicas have not loaded a service's model.
+        refused: why a service's model was not loaded lately.
+        refusals: which replicas could not load it, and have not since.
     """
 
     told: Mapping[str, Mapping[SlotPlace, Told]]
@@ -263,6 +265,7 @@ class Shared:
     targets: Mapping[str, Mapping[Endpoint, ServerMode]]
     replicas: Mapping[str, int]
     refused: Mapping[str, str]
+    refusals: Mapping[str, Sequence[RefusedModel]]
 
 
 def shared(pool: Pool, modes: Mapping[SlotId, ServerMode], going: SlotId | None) -> Shared:
@@ -308,7 +311,7 @@ def shared(pool: Pool, modes: Mapping[SlotId, ServerMode], going: SlotId | None)
         )
         if not replica.has_guests:
             models[replica.member.key][replica.place] = to_have | draining | {replica.member.model}
-    return Shared(told, models, targets, ready, _refused(pool))
+    return Shared(told, models, targets, ready, _refused(pool), _refusals(pool))
 
 
 def _replicas(
@@ -382,7 +385,12 @@ def _told(
         if name not in refused and arrays.get(name) == array
     }
     silent_s = (before.silent_s or now_s) if heard is None else None
-    return replace(before, models=models, refused_s={**lately, **new}, silent_s=silent_s)
+    unloaded = before.refused
+    if heard is not None:
+        unloaded = {name: why for name, why in unloaded.items() if name not in heard.ready}
+        unloaded |= heard.refused
+    told = replace(before, models=models, refused_s={**lately, **new}, silent_s=silent_s)
+    return replace(told, refused=unloaded)
 
 
 def _models(members: Iterable[Member], replicas: Sequence[SharedReplica]) -> Iterator[PoolModel]:
@@ -418,4 +426,15 @@ def _refused(pool: Pool) -> Mapping[str, str]:
         for member in pool.members
         for replica in pool.replicas
         if replica.heard is not None and (why := replica.heard.refused.get(member.model))
+    }
+
+
+def _refusals(pool: Pool) -> Mapping[str, Sequence[RefusedModel]]:
+    return {
+        member.key: [
+            RefusedModel(replica.place, replica.member.key, why)
+            for replica in pool.replicas
+            if (why := replica.told.refused.get(member.model))
+        ]
+        for member in pool.members
     }

@@ -12,7 +12,7 @@ from slicewise.launcher.rules.pools.model_work import model_work
 from slicewise.launcher.rules.pools.types import Told
 from slicewise.launcher.rules.turn import pool_models, pool_replicas, scaling_inputs
 from slicewise.launcher.rules.turn.generations import Generation
-from slicewise.launcher.rules.turn.notes import note
+from slicewise.launcher.rules.turn.notes import note, refused_text
 from slicewise.launcher.rules.turn.service import (
     REASON_LENGTH,
     ServiceInput,
@@ -79,6 +79,7 @@ def decide_pool(
             now_s,
             decision=replace(decisions[key], reason=words),
             plan=plans[key],
+            told=refused_text(sight.member.model, shared.refusals[key]),
         )
         decided[key] = state, _sharing(sight, plan, shared, pool)
     return decided
@@ -229,4 +230,5 @@ def _sharing(
         models=shared.models.get(key, {}),
         members=pool.keys,
         shared_replicas=sum(mode is ServerMode.READY for mode in others.values()),
+        refusals=tuple(shared.refusals[key]),
     )

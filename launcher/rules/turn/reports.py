@@ -4,7 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from slicewise.cluster.language.keep_warm import WarmDay
-from slicewise.cluster.rpc.messages import ReplicaLoad, ServiceQuality, ServiceReport, SlotPlace
+from slicewise.cluster.rpc.messages import (
+    MOST_REFUSALS,
+    ModelRefusal,
+    ReplicaLoad,
+    ServiceQuality,
+    ServiceReport,
+    SlotPlace,
+)
 from slicewise.launcher.rules.autoscale.tokens import TokensDone
 from slicewise.launcher.rules.engines.load import ServersLoad
 from slicewise.launcher.rules.gateway.types import Load
@@ -82,6 +89,12 @@ def service_report(
         tpot_ms=_ms(tokens.per_token_s),
         engine_load=None if load is None else _servers(load),
         adapters=heard.adapter_reports.get(plan.service, ()),
+        refusals=tuple(
+            ModelRefusal(
+                array_job_id=refusal.place[0], slot=refusal.place[1], why=note((refusal.why,))[:200]
+            )
+            for refusal in plan.refusals[:MOST_REFUSALS]
+        ),
         old_engine=heard.old_engines.get(plan.service, ""),
         starts=state.starts.newest,
     )

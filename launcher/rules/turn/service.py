@@ -25,7 +25,7 @@ from slicewise.launcher.rules.gateway.types import (
     Load,
     ServerMode,
 )
-from slicewise.launcher.rules.pools.types import Placement, ReplicaModels
+from slicewise.launcher.rules.pools.types import Placement, RefusedModel, ReplicaModels
 from slicewise.launcher.rules.turn import scaling_inputs
 from slicewise.launcher.rules.turn.budgets import UsedUp
 from slicewise.launcher.rules.turn.curves import Curves, Serving, replicas_of, with_replicas
@@ -107,6 +107,7 @@ class ServicePlan:
         members: the services with which it shares replicas, itself among them, by
             ``tenant/service``; none without a pool.
         shared_replicas: replicas of the others that serve it.
+        refusals: replicas of its pool that could not load its model.
     """
 
     array_job_id: int
@@ -131,6 +132,7 @@ class ServicePlan:
     models: Placement = field(default_factory=dict, hash=False)
     members: tuple[str, ...] = ()
     shared_replicas: int = 0
+    refusals: tuple[RefusedModel, ...] = ()
 
     @property
     def desired(self) -> frozenset[int] | None:
@@ -255,8 +257,12 @@ def planned(
     *,
     decision: ScalingDecision,
     plan: SlotPlan,
+    told: str = "",
 ) -> tuple[ServiceState, ServicePlan]:
-    """Return what is remembered, and what shall be done, once the slots are chosen."""
+    """Return what is remembered, and what shall be done, once the slots are chosen.
+
+    ``told`` is what its users are told of its pool.
+    """
     generations = {generation.array_job_id: generation.state for generation in seen}
     cost_millislices = look.newest.cost_millislices
     state = replace(
@@ -267,7 +273,9 @@ def planned(
         warm=added_up(service_state.warm, decision.kept_warm, cost_millislices, now_s),
     )
     concurrency = scaling_inputs.concurrency(look.spec, look.engine, service_state.memory)
-    service_plan = _service_plan(look, seen, decision, plan, now_s, concurrency=concurrency)
+    told = note((_note(look, seen, now_s), told))
+    given = (look, seen, decision, plan, now_s)
+    service_plan = _service_plan(*given, concurrency=concurrency, told=told)
     objective_ms = scaling_inputs.objective_ms(look.spec, service_state.memory)
     return state, replace(service_plan, objective_ms=objective_ms, lineless=_lineless(look))
 
@@ -475,10 +483,11 @@ def _service_plan(
     now_s: float,
     *,
     concurrency: int,
+    told: str,
 ) -> ServicePlan:
     slots = tuple(slot for generation in seen for slot in generation.slots)
     pressing = urgency(look.load, concurrency * len(_serving(slots)))
-    newest, told = seen[-1], _note(look, seen, now_s)
+    newest = seen[-1]
     desired_by_array = {
         generation.array_job_id: replace(desired, avoid=look.avoid)
         for generation in seen

@@ -1,6 +1,6 @@
 """Tells what happened to a service's replicas from one look to the next."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from slicewise.cluster.rpc.messages import ServiceReport, ServiceView, SlotPlace, SlotView
 from slicewise.cluster.rpc.read_messages import ServiceEvent
@@ -14,7 +14,7 @@ _RUNS = _LIVES | {"ending"}
 
 def happened(
     before: Iterable[ServiceView],
-    now: Iterable[ServiceView],
+    now: Collection[ServiceView],
     reports_before: Reports,
     reports: Reports,
     at_s: int,
@@ -25,6 +25,7 @@ def happened(
     it finds has happened.
     """
     views = {view.array_job_id: view for view in before}
+    yield from _refusals(now, reports_before, reports, at_s)
     for view in now:
         last = views.get(view.array_job_id)
         if last is None:
@@ -49,6 +50,32 @@ def happened(
                         why=why or None,
                     ),
                 )
+
+
+def _refusals(
+    now: Collection[ServiceView], reports_before: Reports, reports: Reports, at_s: int
+) -> Iterator[tuple[tuple[str, str], ServiceEvent]]:
+    """Yield which replicas of their pool could not load services' models."""
+    nodes = {(view.array_job_id, slot.index): slot.node for view in now for slot in view.slots}
+    for key in dict.fromkeys((view.tenant, view.name) for view in now):
+        had, has = reports_before.get(key), reports.get(key)
+        if had is None or has is None:
+            continue
+        for refusal in has.refusals:
+            if refusal in had.refusals:
+                continue
+            place = (refusal.array_job_id, refusal.slot)
+            yield (
+                key,
+                ServiceEvent(
+                    at_s=at_s,
+                    array_job_id=refusal.array_job_id,
+                    slot=refusal.slot,
+                    node=nodes.get(place) or None,
+                    what="refused",
+                    why=refusal.why or None,
+                ),
+            )
 
 
 def _of_slot(

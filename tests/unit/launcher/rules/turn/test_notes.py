@@ -4,7 +4,14 @@ import pytest
 from builders.service_views import a_service, a_slot
 
 from slicewise.cluster.rpc.messages import DesiredSlotsRequest, ServiceView, SlotState
-from slicewise.launcher.rules.turn.notes import LONGEST, failure_text, note, waiting_text
+from slicewise.launcher.rules.pools.types import RefusedModel
+from slicewise.launcher.rules.turn.notes import (
+    LONGEST,
+    failure_text,
+    note,
+    refused_text,
+    waiting_text,
+)
 
 
 def view(*slots: tuple[SlotState, str]) -> ServiceView:
@@ -40,6 +47,16 @@ def test_a_note_is_one_that_the_daemon_takes():
     assert (
         DesiredSlotsRequest(array_job_id=814, slots=(), note=text, replaces_version=0).note == text
     )
+
+
+def test_a_model_that_could_not_be_loaded_names_the_replica_and_whose_log_says_more():
+    refusal = RefusedModel((12, 3), "nlp/host", "its server ended with 1: out of memory")
+    text = refused_text("m5", [refusal, refusal])
+    assert text.startswith(
+        "replica 12_3 of nlp/host and 1 more could not load m5: its server ended with 1: out of"
+        " memory (its log: slicewise service logs host); "
+    )
+    assert refused_text("m5", []) == ""
 
 
 def test_nothing_failed_nothing_said():

@@ -27,6 +27,7 @@ from slicewise.launcher.rules.engines.engine import FIRST_TOKEN_S
 from slicewise.launcher.rules.gateway.routing import Route, RoutePlan
 from slicewise.launcher.rules.gateway.timings import BUCKETS, Timings
 from slicewise.launcher.rules.gateway.types import Load
+from slicewise.launcher.rules.pools.types import RefusedModel
 from slicewise.launcher.rules.turn.backoff import Backoff
 from slicewise.launcher.rules.turn.plan import TurnPlan
 from slicewise.launcher.rules.turn.reports import RATE_S, Samples, sampled, service_report
@@ -91,6 +92,13 @@ def test_what_is_kept_warm_is_told_in_tenths_of_slice_hours():
     assert found.warm_replicas == 0.7
     assert found.warm_days == (WarmDay("2026-11-30", 720_000, 5),)
     assert ServiceReport.model_validate_json(found.model_dump_json()) == found
+
+
+def test_replicas_of_a_pool_that_could_not_load_the_model_are_told_as_the_daemon_takes_them():
+    refusal = RefusedModel((9, 1), "vision/other", "no weights: \u00e9" + "x" * 300)
+    refusing = replace(PLAN, refusals=(refusal,) * 9)
+    (*_, last) = service_report(refusing, FAILING, ()).refusals
+    assert (last.array_job_id, last.slot, last.why[:13]) == (9, 1, "no weights: ?")
 
 
 def test_what_was_heard_of_adapters_and_engines_is_told_of_its_service_alone():

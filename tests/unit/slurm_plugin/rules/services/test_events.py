@@ -2,7 +2,7 @@
 
 from builders.service_views import a_report, a_running_slot, a_service, a_slot
 
-from slicewise.cluster.rpc.messages import ServiceReport, SlotView
+from slicewise.cluster.rpc.messages import ModelRefusal, ServiceReport, SlotView
 from slicewise.cluster.rpc.read_messages import ServiceEvent
 from slicewise.slurm_plugin.rules.services.remembered_events import MOST, RememberedEvents
 
@@ -73,6 +73,21 @@ def test_a_run_that_ends_is_one_though_slurm_says_another_start_each_second():
 def test_of_what_was_there_before_it_looked_it_knows_no_time():
     assert said((RUNS, READY)) == []
     assert said((RUNS, READY), (RUNS, READY)) == []
+
+
+def test_a_replica_of_the_pool_that_could_not_load_the_model_is_told_once():
+    refusal = ModelRefusal(array_job_id=9, slot=1, why="out of memory")
+    refused = a_report(refusals=(refusal,))
+    host = a_service(array_job_id=9, name="host", slots=(HELD, a_running_slot(1, node="gpu7")))
+    events, views = RememberedEvents(), (a_service(slots=(HELD,)), host)
+    for second, report in enumerate((NOTHING, refused, refused, NOTHING)):
+        events.follow(views, (report,), second)
+    (chat,) = events.named("chat", None)
+    assert chat.events == (
+        ServiceEvent(
+            at_s=1, array_job_id=9, slot=1, node="gpu7", what="refused", why="out of memory"
+        ),
+    )
 
 
 def test_events_go_with_their_service_and_only_the_last_ones_stay():
