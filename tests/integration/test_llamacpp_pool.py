@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
@@ -107,6 +108,32 @@ async def test_one_slice_answers_for_all_with_the_model_of_each(chats: Chats) ->
         os.kill(killed.pid, signal.SIGKILL)
         until(lambda: {s.pid for s in chats.servers() if has_alias(s.pid, lost)} - {killed.pid})
         assert await chats.asked(session, lost) == models[number]
+
+
+async def test_with_the_program_that_starts_them_all_servers_end_and_the_slice_is_free(
+    chats: Chats,
+) -> None:
+    async with client() as session:
+        models = await asyncio.gather(*(chats.asked(session, name) for name in NAMES))
+        before = {server.pid for server in chats.servers()}
+        (supervisor,) = supervisors(chats.sandbox.state.users["bob"].uid)
+        os.kill(supervisor, signal.SIGKILL)
+        until(lambda: not before & {server.pid for server in chats.servers()})
+        # The tenant has one slice: another replica starts in it.
+        assert await asyncio.gather(*(chats.asked(session, name) for name in NAMES)) == models
+
+
+def supervisors(uid: int) -> set[int]:
+    """The processes of models.py."""
+    pids = set[int]()
+    for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            program = cmdline.read_bytes().split(b"\0")[1:2]
+            if cmdline.stat().st_uid == uid and any(
+                word.endswith(b"/models.py") for word in program
+            ):
+                pids.add(int(cmdline.parent.name))
+    return pids
 
 
 def has_alias(pid: int, name: str) -> bool:
