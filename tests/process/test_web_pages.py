@@ -217,6 +217,13 @@ async def test_services_are_sorted_as_asked(site: Site):
     assert names == ["speech/chat", "nlp/chat", "vision/chat"]
 
 
+async def test_a_service_s_page_says_what_it_keeps_warm(site: Site):
+    _, text = await site.get("/services/nlp/chat")
+    said = "0.5 replicas now; 3.2 slice-hours on 2026-11-30 UTC spared at least 1 request a wait."
+    assert f"<p>Kept warm, with no request that needs them: {said}</p>" in text
+    assert "Kept warm" not in (await site.get("/services/vision/chat"))[1]
+
+
 async def test_the_queue_goes_on_after_the_last_job_shown(site: Site):
     site.made.count = 100
     _, text = await site.get("/queue")

@@ -17,6 +17,7 @@ from slicewise.cluster.language.gpus.repartitions import (
     RepartitionStepOutcome,
     RepartitionStepRecord,
 )
+from slicewise.cluster.language.keep_warm import WarmDay
 from slicewise.cluster.language.meters import TOKENS
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.rebalances import (
@@ -164,6 +165,8 @@ class Answers:
             in_flight=2,
             rate_per_s=12.5 + number,
             p95_ms=220.0 + number,
+            warm_replicas=number / 2,
+            warm_days=(WarmDay("2026-11-30", 11_520_000, number),) * (number % 2),
         )
 
     def gpu(self, number: int) -> GpuNow:

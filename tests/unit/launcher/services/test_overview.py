@@ -285,7 +285,7 @@ def test_what_is_kept_warm_is_shown_in_slice_hours():
     told = NEWS.model_copy(update={"warm_replicas": 2.0, "warm_days": days})
     found = observed(None, TOLD.model_copy(update={"service_reports": (told,)}))
     said = printed_text(show_services.service_details(found))
-    assert "2 replicas now; 3.2 slice-hours on 2026-11-30 (UTC)" in said
+    assert "2 replicas now; 3.2 slice-hours on 2026-11-30 UTC" in said
     assert console.plain(found)["report"]["warm_days"] == [
         {"day": "2026-11-30", "millislice_s": 11_520_000, "spared": 41}
     ]

@@ -110,7 +110,7 @@ def test_it_is_said_in_slice_hours_the_newest_day_first() -> None:
         WarmDay("2026-11-30", 11_520_000, None),
     )
     assert warm_words(1, days) == (
-        "1 replica now; 3.2 slice-hours on 2026-11-30 (UTC); 12.5 slice-hours on 2026-11-29 (UTC),"
-        " for which at least 1,377 requests did not wait"
+        "1 replica now; 3.2 slice-hours on 2026-11-30 UTC;"
+        " 12.5 slice-hours on 2026-11-29 UTC spared at least 1,377 requests a wait"
     )
     assert warm_words(0.5, ()) == "0.5 replicas now"
