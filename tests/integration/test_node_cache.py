@@ -146,6 +146,20 @@ async def test_the_second_start_reads_what_the_first_has_copied(kept: Kept) -> N
         assert phases["copy"] > 0
 
 
+async def test_an_idle_replica_is_kept_warm_and_spares_the_next_request_a_wait(kept: Kept) -> None:
+    def spared() -> list[int]:
+        """How many requests were spared one by day, while a replica is idle."""
+        report = json.loads(kept.slicewise("service", "status", SERVICE, "--json"))["report"]
+        is_idle = report is not None and report["warm_replicas"] == 1
+        return [day["spared"] for day in report["warm_days"]] if is_idle else []
+
+    await kept.answer()
+    before = sum(await asyncio.to_thread(until, spared))
+    await kept.answer()
+    await asyncio.to_thread(until, lambda: sum(spared()) > before)
+    assert "slice-hours on" in kept.slicewise("service", "status", SERVICE)
+
+
 async def test_a_replica_that_slurm_requeues_is_a_start_again(kept: Kept) -> None:
     await kept.answer()
     before = len(await asyncio.to_thread(until, lambda: kept.ready_starts(1)))
