@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from slicewise.cluster.language.units import counted
+from slicewise.cluster.language.units import bytes_text, counted
 
 Moment = Literal[
     "held",
@@ -77,6 +77,34 @@ StartClass = Literal["remote", "copied", "node"]
 the node first. node: on the node, by an earlier start. Whether the node had some in its page cache
 is not known."""
 
+Fallback = Literal[
+    "files",
+    "times",
+    "memory",
+    "limit",
+    "room",
+    "changes",
+    "folder",
+    "locked",
+    "removed",
+    "failed",
+]
+FALLBACK_TEXTS: Mapping[Fallback, str] = MappingProxyType(
+    {
+        "files": "such a repository is not copied: it has no files, too many, or a loop of links",
+        "times": "its file system has no times of changes, by which a newer file would be seen",
+        "memory": "node_cache is memory, where a copy would take more than memory_mib allows",
+        "limit": "the files are larger than node_cache_gib",
+        "room": "the disk, or its quota, has no room beside what other replicas read",
+        "changes": "the files changed while they were copied",
+        "folder": "other users could change node_cache, or what is in it",
+        "locked": "another job has locked the copy, and gets nowhere",
+        "removed": "the copy was removed to make room",
+        "failed": "the copy failed, as the replica's log says",
+    }
+)
+"""Why a script with a node cache let the engine read ``model_repository``, by its word for it."""
+
 StartState = Literal["starting", "ready", "ended"]
 
 _GOES_ON: Mapping[Moment, StartPhase] = MappingProxyType(
@@ -90,8 +118,27 @@ MOST_STARTS = 20
 """Starts that are kept of a service."""
 LONGEST_NODE = 64
 """Characters of a node's name that a start keeps."""
+_MOST_BYTES = 1 << 50
+"""Bytes of a model's files at most: a PiB."""
 _ELSEWHERE: frozenset[Moment] = frozenset({"started", "script", "brought", "engine"})
 """Moments that Slurm or the node has told; the launcher has seen all others itself."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Where a start found the model's files, as its script tells.
+
+    Attributes:
+        bytes: how large the files are; None without a node cache, or where they were not looked at.
+        fallback: why the engine read them in ``model_repository`` although there is a node cache.
+    """
+
+    start_class: StartClass = "remote"
+    bytes: Annotated[int, Field(ge=0, le=_MOST_BYTES)] | None = None
+    fallback: Fallback | None = None
+
+
+NOT_TOLD = Weights()
 
 
 @dataclass(frozen=True)
@@ -108,9 +155,14 @@ class StartTrace:
     slot: int
     at_s: Mapping[Moment, float] = field(hash=False)
     state: StartState = "starting"
-    start_class: StartClass = "remote"
+    weights: Weights = NOT_TOLD
     node: Annotated[str, Field(max_length=LONGEST_NODE)] = ""
     seen_s: float | None = None
+
+    @property
+    def start_class(self) -> StartClass:
+        """Where the weights were."""
+        return self.weights.start_class
 
 
 @dataclass(frozen=True)
@@ -174,6 +226,37 @@ def longest_words(trace: StartTrace, most: int = 3) -> str:
 def total_s(trace: StartTrace) -> float:
     """Return the seconds from the first moment that is known to the last one."""
     return round(sum(phase.seconds for phase in phases_of(trace)), 3)
+
+
+def bytes_per_s(trace: StartTrace) -> float | None:
+    """Return how fast the model's files were read, in bytes per second; None is not known.
+
+    In the phase in which that was: the copy, if the script copied them, else the load. The engine
+    starts within it, too, so its disk is faster than that.
+    """
+    size = trace.weights.bytes
+    if size is None or trace.state != "ready":
+        return None
+    phase = "copy" if trace.start_class == "copied" else "load"
+    seconds = sum(each.seconds for each in phases_of(trace) if each.phase == phase)
+    return size / seconds if seconds else None
+
+
+def weights_words(trace: StartTrace) -> str:
+    """Say where the files were, how large they are and how fast they were read.
+
+    ``copied 4.4 GiB, 1.1 GiB/s``, or ``remote (room) 4.4 GiB, 300.0 MiB/s``.
+    """
+    weights, speed = trace.weights, bytes_per_s(trace)
+    words = weights.start_class + (f" ({weights.fallback})" if weights.fallback else "")
+    size = "" if weights.bytes is None else f" {bytes_text(weights.bytes)}"
+    return words + size + ("" if speed is None else f", {bytes_text(speed)}/s")
+
+
+def fallback_sentences(traces: Iterable[StartTrace]) -> tuple[str, ...]:
+    """Say what each word means by which a start read the repository; without a full stop."""
+    had = {trace.weights.fallback for trace in traces}
+    return tuple(f"{word}: {text}" for word, text in FALLBACK_TEXTS.items() if word in had)
 
 
 def class_times(traces: Iterable[StartTrace]) -> tuple[ClassTimes, ...]:

@@ -50,3 +50,11 @@ def slices_words(amount_millislices: int) -> str:
 def counted(count: int, noun: str) -> str:
     """A count with its noun: ``1 job``, ``1,200 jobs``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def bytes_text(amount: float) -> str:
+    """Format bytes in the largest unit of which they are one at least: ``4.4 GiB``, ``12 B``."""
+    for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if amount >= size:
+            return f"{amount / size:.1f} {unit}"
+    return f"{amount:.0f} B"

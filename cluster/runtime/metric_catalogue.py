@@ -21,6 +21,9 @@ LABELS: Mapping[str, str] = {
     "the launcher also the name of a Python exception.",
     "command": "A command by which Slurm is asked: `squeue`, `sinfo`, `sprio`, `scontrol`, "
     "`pyslurm` or `slurmrestd`.",
+    "fallback": "Why weights were not read on the node: a word of "
+    "[`service trace`](commands.md#slicewise-service-trace); empty if they were, or without a node "
+    "cache.",
     "loop": "A loop of the daemon.",
     "mode": "A mode of the daemon, as slicewise.lua has it.",
     "phase": "A [phase of a start](commands.md#slicewise-service-trace).",

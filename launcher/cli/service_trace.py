@@ -11,16 +11,20 @@ from slicewise.cluster.language.palette import START_PHASES
 from slicewise.cluster.language.starts import (
     PHASE_TEXTS,
     ClassTimes,
+    Fallback,
     Moment,
     PhaseTime,
     StartClass,
     StartState,
     StartTrace,
+    bytes_per_s,
     class_sentences,
     class_times,
+    fallback_sentences,
     longest_words,
     phases_of,
     total_s,
+    weights_words,
 )
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.read_messages import ServiceStartsRequest
@@ -41,6 +45,10 @@ class TracedStart:
 
     Attributes:
         node: null while Slurm has given it none.
+        weights_bytes: how large the model's files are; null without a node cache.
+        bytes_per_s: how fast they were read, the engine's own start included unless they were
+            copied first; null is not known.
+        fallback: why they were not read on the node although there is a node cache.
         total_s: seconds until it was over; of one under way until the launcher saw it last.
         phases: in order; they follow each other, so that they are ``total_s`` together.
         at_s: Unix seconds of each moment that is known, in order, by the clock of the launcher's
@@ -52,6 +60,9 @@ class TracedStart:
     node: str | None
     state: StartState
     start_class: StartClass
+    weights_bytes: int | None
+    bytes_per_s: float | None
+    fallback: Fallback | None
     total_s: float
     phases: tuple[PhaseTime, ...]
     at_s: Mapping[Moment, float] = field(hash=False)
@@ -119,6 +130,9 @@ def _as_values(looked_up: _Traces) -> ServiceTrace:
             trace.node or None,
             trace.state,
             trace.start_class,
+            trace.weights.bytes,
+            bytes_per_s(trace),
+            trace.weights.fallback,
             total_s(trace),
             phases_of(trace),
             trace.at_s,
@@ -134,8 +148,9 @@ def _shown(looked_up: _Traces) -> RenderableType:
         return Text(f"{looked_up.service}: no start has been seen yet.")
     newest = traces[-1]
     heading = Text(f" The newest start, {newest.array_job_id}_{newest.slot}:", style="bold")
-    classes = (Text(f" {sentence}") for sentence in class_sentences(traces))
-    return Group(_starts_table(traces), heading, _phases_table(newest), *classes)
+    sentences = (*class_sentences(traces), *fallback_sentences(traces))
+    words = (Text(f" {sentence}") for sentence in sentences)
+    return Group(_starts_table(traces), heading, _phases_table(newest), *words)
 
 
 def _starts_table(traces: tuple[StartTrace, ...]) -> FittingTable:
@@ -145,7 +160,7 @@ def _starts_table(traces: tuple[StartTrace, ...]) -> FittingTable:
             column("began", (time_text(min(trace.at_s.values())) for trace in traces), rank=2),
             column("replica", (f"{trace.array_job_id}_{trace.slot}" for trace in traces)),
             column("node", (trace.node for trace in traces), rank=3),
-            column("class", (trace.start_class for trace in traces), rank=4),
+            column("weights", map(weights_words, traces), rank=4),
             column("state", (toned(trace.state) for trace in traces)),
             column("s", (f"{total_s(trace):.2f}" for trace in traces), right=True),
             column("phases", (_bar(phases_of(trace), longest_s) for trace in traces), rank=1),

@@ -43,7 +43,7 @@ from slicewise.launcher.rules.engines.load import EngineLoad
 from slicewise.launcher.rules.engines.statistics import Answered, Counts
 from slicewise.launcher.rules.pools.types import ReplicaModels
 from slicewise.launcher.rules.probing.http_answer import HEAD_BYTES, Head, parse_head, parse_size
-from slicewise.launcher.rules.probing.start_marks import MOST_BYTES, PROTOCOL, marks_s, start_class
+from slicewise.launcher.rules.probing.start_marks import MOST_BYTES, PROTOCOL, marks_s, weights
 
 DEADLINE_S = 1.0
 INFERENCE_DEADLINE_S = 60.0
@@ -260,7 +260,7 @@ async def _ready(gateway: Path, peer: "_Peer", answer: Answer) -> Answer:
             return replace(answer, times=times)
         too_old = await _too_old(peer)
         text, told_s = await marks
-        times = replace(times, marks_s=marks_s(text, told_s), start_class=start_class(text))
+        times = replace(times, marks_s=marks_s(text, told_s), weights=weights(text))
         return replace(answer, too_old=too_old, times=times)
     finally:
         marks.cancel()

@@ -74,6 +74,20 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         "How long each phase of replicas' starts took.",
         ("phase", "start_class"),
     ),
+    MetricSpec(
+        "slicewise_launcher_starts_total",
+        "counter",
+        "starts",
+        "Starts of replicas that became ready.",
+        ("start_class", "fallback"),
+    ),
+    MetricSpec(
+        "slicewise_launcher_start_weights_bytes_total",
+        "counter",
+        "bytes",
+        "Weights that starts read, where a node cache is set.",
+        ("start_class",),
+    ),
     _of_service("gauge", "desired_replicas", "replicas", "Replicas that the autoscaler wants."),
     _of_service(
         "gauge", "ready_replicas", "replicas", "Replicas that get requests and pass their checks."

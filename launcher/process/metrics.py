@@ -54,8 +54,14 @@ class Metrics:
             buckets=_PHASE_BUCKETS_S,
             registry=self.registry,
         )
-        for phase in get_args(StartPhase):
-            for start_class in get_args(StartClass):
+        starts = METRICS["slicewise_launcher_starts_total"]
+        self._starts = Counter(starts.name, starts.text, starts.labels, registry=self.registry)
+        read = METRICS["slicewise_launcher_start_weights_bytes_total"]
+        self._read_bytes = Counter(read.name, read.text, read.labels, registry=self.registry)
+        for start_class in get_args(StartClass):
+            self._starts.labels(start_class, "")
+            self._read_bytes.labels(start_class)
+            for phase in get_args(StartPhase):
                 self._phases.labels(phase, start_class)
         self._over: dict[str, tuple[StartTrace, ...]] | None = None
         self._last = _Last(leader)
@@ -73,7 +79,7 @@ class Metrics:
             self._last.turned, self._last.decided_s = turned, wall_s()
 
     def _count_starts(self, state: State) -> None:
-        """Count the phases of starts that are over since the turn before.
+        """Count the starts that are over since the turn before, and their phases.
 
         At the first turn there are those that were saved.
         """
@@ -87,8 +93,14 @@ class Metrics:
                 continue
             for trace in traces:
                 if trace not in counted:
-                    for phase in phases_of(trace):
-                        self._phases.labels(phase.phase, trace.start_class).observe(phase.seconds)
+                    self._count(trace)
+
+    def _count(self, trace: StartTrace) -> None:
+        for phase in phases_of(trace):
+            self._phases.labels(phase.phase, trace.start_class).observe(phase.seconds)
+        if trace.state == "ready":
+            self._starts.labels(trace.start_class, trace.weights.fallback or "").inc()
+            self._read_bytes.labels(trace.start_class).inc(trace.weights.bytes or 0)
 
     def measured(
         self,

@@ -4,9 +4,9 @@
         [--beside BYTES]
 
 Prints one line: ``hit SECONDS BYTES ENTRY`` if the files lie on this node, ``copied ...`` if they
-do now, ``source SECONDS BYTES REASON`` if the server has to read REPOSITORY itself: whatever goes
-wrong here, servers start. What they read lies below ENTRY/models, named as in REPOSITORY. NAME may
-be a file there: then it alone is copied. This job has copied BYTES before.
+do now, ``source SECONDS BYTES WORD: REASON`` if the server has to read REPOSITORY itself: whatever
+goes wrong here, servers start. What they read lies below ENTRY/models, named as in REPOSITORY. NAME
+may be a file there: then it alone is copied. This job has copied BYTES before.
 
 All that a user's jobs keep lies in CACHE/UID, which only this user may enter:
 
@@ -91,7 +91,11 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 class NotCachedError(Exception):
-    """Why the server has to read the repository itself, in words for the job's log."""
+    """Why the server has to read the repository itself: ``WORD: REASON``, for the job's log."""
+
+    def __init__(self, word: str, reason: str) -> None:
+        """``word`` is one that the launcher knows (``cluster/language/starts.py``)."""
+        super().__init__(f"{word}: {reason}")
 
 
 class SourceChangedError(Exception):
@@ -175,9 +179,9 @@ class WantedFiles(NamedTuple):
             else:
                 files.append(file)
             if len(folders) + len(files) > MOST_FILES:
-                raise NotCachedError(f"{self.repository} has more than {MOST_FILES} files")
+                raise NotCachedError("files", f"{self.repository} has more than {MOST_FILES} files")
         if not files:
-            raise NotCachedError(f"{self.repository} has no file that is read")
+            raise NotCachedError("files", f"{self.repository} has no file that is read")
         return Tree(tuple(sorted(folders)), tuple(sorted(files)))
 
     def require_change_times(self, tree: Tree) -> None:
@@ -193,8 +197,9 @@ class WantedFiles(NamedTuple):
             is_whole = file.mtime_ns % _SECOND_NS == 0
             if file.ctime_ns == file.mtime_ns and (has_none or is_whole):
                 raise NotCachedError(
+                    "times",
                     f"{self.repository}/{file.path} has no time of its last change (ctime), by"
-                    f" which another file in its place would be seen{kind and f': {kind}'}"
+                    f" which another file in its place would be seen{kind and f': {kind}'}",
                 )
 
     def key(self, tree: Tree) -> str:
@@ -212,7 +217,7 @@ class WantedFiles(NamedTuple):
         status = place.stat()
         here = status.st_dev, status.st_ino
         if here in above:
-            raise NotCachedError(f"{place} is a link to a folder above it")
+            raise NotCachedError("files", f"{place} is a link to a folder above it")
         with os.scandir(place) as scanned:
             entries = list(scanned)
         if above:
@@ -250,7 +255,7 @@ def _opened_folder(path: Path) -> Iterator[int]:
     try:
         folder = os.open(path, _FOLDER | os.O_NOFOLLOW)
     except NotADirectoryError:  # Of a link, too.
-        raise NotCachedError(f"{path} is no folder") from None
+        raise NotCachedError("folder", f"{path} is no folder") from None
     try:
         yield folder
     finally:
@@ -293,8 +298,9 @@ class Cache:
         is_in_memory = _kinds().get(self._home.stat().st_dev) in _IN_MEMORY
         if is_in_memory and job_mib.isdigit() and 0 < int(job_mib) < needed_mib:
             raise NotCachedError(
+                "memory",
                 f"{self._home} is memory, where a copy counts as this job's: that needs"
-                f" memory_mib = {needed_mib}"
+                f" memory_mib = {needed_mib}",
             )
 
     def is_hit(self, key: str, tree: Tree) -> bool:
@@ -311,7 +317,9 @@ class Cache:
         except FileNotFoundError:
             return False
         if not self._is_dropped(key):
-            raise NotCachedError(f"{self.path(key)} was changed, and another job reads it")
+            raise NotCachedError(
+                "locked", f"{self.path(key)} was changed, and another job reads it"
+            )
         return False
 
     def _is_kept(self, key: str, tree: Tree) -> bool:
@@ -365,7 +373,7 @@ class Cache:
                 raise SourceChangedError
             changed_ns = self._changed_ns(part.name, tree)
             if changed_ns is None:
-                raise NotCachedError(f"{self._home} keeps no files as they were copied")
+                raise NotCachedError("folder", f"{self._home} keeps no files as they were copied")
             _write_record(
                 part,
                 {
@@ -458,7 +466,9 @@ class Cache:
         NotCachedError, and removes nothing, if all that no job reads is not enough.
         """
         if needed_bytes > self._most_bytes:
-            raise NotCachedError(f"{_mib(needed_bytes)} MiB are more than node_cache_gib allows")
+            raise NotCachedError(
+                "limit", f"{_mib(needed_bytes)} MiB are more than node_cache_gib allows"
+            )
         entries = self._entries()
         names = [path.name for path in self._home.iterdir() if path.name.endswith(_PART)]
         parts = [_bytes_in(self.path(name)) for name in names]
@@ -475,7 +485,9 @@ class Cache:
                     locked[name] = entry
                     missing -= size
             if missing > 0:
-                raise NotCachedError(f"{self._home} has no room for {_mib(needed_bytes)} MiB")
+                raise NotCachedError(
+                    "room", f"{self._home} has no room for {_mib(needed_bytes)} MiB"
+                )
             for name in locked:
                 self._remove(name)
         finally:
@@ -529,17 +541,21 @@ def _require_sticky(folder: Path, status: os.stat_result) -> None:
     """
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid not in (0, os.geteuid()):
-        raise NotCachedError(f"{folder} is user {status.st_uid}'s, not root's")
+        raise NotCachedError("folder", f"{folder} is user {status.st_uid}'s, not root's")
     if mode & _OTHERS_WRITE and not mode & stat.S_ISVTX:
-        raise NotCachedError(f"{folder} has mode {mode:04o}: others can replace what is in it")
+        raise NotCachedError(
+            "folder", f"{folder} has mode {mode:04o}: others can replace what is in it"
+        )
 
 
 def _require_private(home: Path, status: os.stat_result) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid != os.geteuid():
-        raise NotCachedError(f"{home} is user {status.st_uid}'s: only root can remove it")
+        raise NotCachedError("folder", f"{home} is user {status.st_uid}'s: only root can remove it")
     if mode & _OTHERS:
-        raise NotCachedError(f"{home} has mode {mode:04o}, not 0700: others may have changed it")
+        raise NotCachedError(
+            "folder", f"{home} has mode {mode:04o}, not 0700: others may have changed it"
+        )
 
 
 def _is_at(folder: int, path: Path) -> bool:
@@ -611,7 +627,7 @@ def _lock(folder: int, kind: int, path: Path) -> None:
         if now_s >= until_s:
             before, written = written, _bytes_in(path)[1]
             if written < before + _LEAST_BYTES:
-                raise NotCachedError(f"{path} is locked by a job that gets nowhere")
+                raise NotCachedError("locked", f"{path} is locked by a job that gets nowhere")
             until_s = now_s + _WAIT_S
         time.sleep(_POLL_S)
 
@@ -692,7 +708,7 @@ def _mib(count: int) -> int:
 def brought(
     cache_folder: str, most_bytes: int, wanted: WantedFiles, beside_bytes: int = 0
 ) -> tuple[str, int, str]:
-    """Return ``hit``, ``copied`` or ``source``; bytes; the entry, or why there is none.
+    """Return ``hit``, ``copied`` or ``source``; bytes; the entry, or ``WORD: REASON`` for none.
 
     ``beside_bytes`` are what this job has copied before: in memory they count as its own, too.
     """
@@ -714,13 +730,13 @@ def brought(
                 tries -= 1
             except FullError as full:
                 if lacking:
-                    return "source", size, str(full)
+                    return "source", size, f"room: {full}"
                 lacking = full.lacking
     except NotCachedError as reason:
         return "source", size, str(reason)
     except OSError as error:
-        return "source", size, f"{error.filename or cache_folder}: {error.strerror}"
-    return "source", size, f"{wanted.repository} changes while it is copied"
+        return "source", size, f"failed: {error.filename or cache_folder}: {error.strerror}"
+    return "source", size, f"changes: {wanted.repository} changes while it is copied"
 
 
 def _end(number: int, _frame: object) -> NoReturn:

@@ -138,6 +138,8 @@ async def test_the_second_start_reads_what_the_first_has_copied(kept: Kept) -> N
     trace = await asyncio.to_thread(until, lambda: kept.ready_starts(2))
     assert [start["start_class"] for start in trace] == ["copied", "node"]
     for start in trace:
+        assert (start["weights_bytes"], start["fallback"]) == (int(size), None)
+        assert start["bytes_per_s"] > 0
         phases = {phase["phase"]: phase["seconds"] for phase in start["phases"]}
         marks_s = [start["at_s"][moment] for moment in ("script", "brought", "engine")]
         assert [phases["copy"], phases["step"]] == pytest.approx(

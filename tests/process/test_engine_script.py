@@ -399,6 +399,11 @@ def weights_line(log: str, what: str = "weights") -> list[str]:
     return [outcome, size, where]
 
 
+def marked(told: Path) -> str:
+    """The marks of the last server that was started."""
+    return "\n".join(words(told, "marks"))
+
+
 @pytest.mark.parametrize("container", IMAGES)
 def test_a_server_reads_its_model_on_the_node(
     told: Path, cache: Path, container: dict[str, object]
@@ -411,9 +416,7 @@ def test_a_server_reads_its_model_on_the_node(
         assert Path(entry).parent == cache / str(os.geteuid())
         assert f"--model-repository={entry}/models" in words(told, "tritonserver")
         assert (Path(entry) / "models" / "m" / "1" / "w").read_text() == "weights"
-        assert re.search(
-            rf"^brought [0-9.]+ {expected}$", "\n".join(words(told, "marks")), re.MULTILINE
-        )
+        assert re.search(rf"^brought [0-9.]+ {expected} 7$", marked(told), re.MULTILINE)
         (told / "scontrol").unlink()
     if container:
         # Adapters, and what variables name, are read in the repository.
@@ -448,8 +451,8 @@ def test_an_image_that_is_a_file_is_read_on_the_node(
     """One that has been replaced there is copied again."""
     image = Path(str(container["image"]))
     texts = ("an image", "an image", "a newer image")
-    outcomes = (("copied", "copied"), ("hit", "hit"), ("copied", "hit"))
-    for text, (expected, of_weights) in zip(texts, outcomes, strict=True):
+    outcomes = (("copied", "copied", 15), ("hit", "hit", 7), ("copied", "hit", 13))
+    for text, (expected, of_weights, read) in zip(texts, outcomes, strict=True):
         if image.read_text() != text:
             newer = image.with_name("newer")
             newer.write_text(text)
@@ -463,7 +466,7 @@ def test_an_image_that_is_a_file_is_read_on_the_node(
         assert copy.read_text() == text
         assert list(copy.parent.iterdir()) == [copy]
         # How long such a start takes: as one that copies, if it has copied either.
-        assert f" {expected}" in (told / "marks").read_text().partition("brought")[2]
+        assert re.search(rf"^brought [0-9.]+ {expected} {read}$", marked(told), re.MULTILINE)
         (told / "scontrol").unlink()
 
 
@@ -474,7 +477,7 @@ def test_a_replica_of_a_pool_reads_its_image_on_the_node_and_its_models_where_th
     log = run(told, cache=cache, model_repository=repository, pool="small", **container)
     assert weights_line(log, "image")[0] == "copied"
     assert "weights=" not in log
-    assert re.search(r"^brought [0-9.]+ source$", (told / "marks").read_text(), re.MULTILINE)
+    assert re.search(r"^brought [0-9.]+ source 0$", marked(told), re.MULTILINE)
     assert f"--model-repository={repository}" in words(told, "tritonserver")
 
 
@@ -505,7 +508,8 @@ def test_without_a_copy_the_server_reads_the_repository(told: Path, cache: Path)
     cache.chmod(0o777)
     log = run(told, cache=cache, model_repository=repository)
     why = f"{cache} has mode 0777: others can replace what is in it"
-    assert weights_line(log) == ["source", "0", why]
+    assert weights_line(log) == ["source", "0", f"folder: {why}"]
+    assert re.search(r"^brought [0-9.]+ source 0 folder$", marked(told), re.MULTILINE)
     assert f"--model-repository={repository}" in words(told, "tritonserver")
 
 
@@ -524,7 +528,8 @@ def test_a_copy_that_cannot_be_locked_is_not_read(told: Path, cache: Path, flock
     log = run(told, cache=cache, model_repository=str(told / "models"))
     outcome, _, where = weights_line(log)
     (entry,) = (cache / str(os.geteuid())).iterdir()
-    assert (outcome, where) == ("source", f"{entry} can't be locked: {why}")
+    assert (outcome, where) == ("source", f"locked: {entry} can't be locked: {why}")
+    assert re.search(r"^brought [0-9.]+ source 7 locked$", marked(told), re.MULTILINE)
 
 
 def stand_in_for_weights(told: Path, text: str) -> None:
@@ -537,8 +542,8 @@ def stand_in_for_weights(told: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("exit 3", "weights.py ended with 3"),
-        ('echo "hit 0.001 7 $TOLD/none"; exit', "{told}/none was removed to make room"),
+        ("exit 3", "failed: weights.py ended with 3"),
+        ('echo "hit 0.001 7 $TOLD/none"; exit', "removed: {told}/none was removed to make room"),
     ],
 )
 def test_whatever_fails_there_the_server_starts(told: Path, cache: Path, text: str, reason: str):

@@ -4,6 +4,7 @@ import asyncio
 import math
 import re
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.leader import ALONE
-from slicewise.cluster.language.starts import StartTrace
+from slicewise.cluster.language.starts import Moment, StartTrace, Weights
 from slicewise.cluster.rpc.messages import ServiceQuality
 from slicewise.launcher.process.metric_catalogue import METRICS
 from slicewise.launcher.process.metrics import Metrics
@@ -117,15 +118,17 @@ async def test_services_and_turns_are_shown() -> None:
 async def test_the_phases_of_a_start_are_counted_once_it_is_over() -> None:
     """Those that the launcher has read of its predecessor were counted by that."""
     old = StartTrace(7, 0, {"desired": 1.0, "released": 2.0}, "ready")
-    new = StartTrace(7, 0, {"desired": 5.0, "released": 5.25, "ready": 9.25}, "ready")
+    at_s: Mapping[Moment, float] = {"desired": 5.0, "released": 5.25, "ready": 9.25}
+    new = StartTrace(7, 0, at_s, "ready", Weights("remote", 1000, "room"))
+    failed = StartTrace(7, 1, {"desired": 5.0, "ended": 6.0}, "ended")
     metrics = Metrics(ALONE)
-    for over in ((old,), (old, new), (old, new)):
+    for over in ((old,), (old, new), (old, new), (old, new, failed)):
         state = {"nlp/bert": replace(STATE["nlp/bert"], starts=Starts(over))}
         metrics.turned(replace(TURNED, state=state), 0.25)
     counted = {
         key: value
         for key, value in (await samples(metrics)).items()
-        if value and key[0].endswith(("start_phase_seconds_count", "start_phase_seconds_sum"))
+        if value and "launcher_start" in key[0] and not key[0].endswith(("_bucket", "_created"))
     }
     name = "slicewise_launcher_start_phase_seconds"
     assert counted == {
@@ -133,6 +136,10 @@ async def test_the_phases_of_a_start_are_counted_once_it_is_over() -> None:
         (f"{name}_sum", "grant,remote"): 0.25,
         (f"{name}_count", "check,remote"): 1,
         (f"{name}_sum", "check,remote"): 4.0,
+        (f"{name}_count", "ended,remote"): 1,
+        (f"{name}_sum", "ended,remote"): 1.0,
+        ("slicewise_launcher_starts_total", "remote,room"): 1,
+        ("slicewise_launcher_start_weights_bytes_total", "remote"): 1000,
     }
 
 

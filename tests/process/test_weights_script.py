@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 from waiting import PATIENCE_S, until
 
+from slicewise.cluster.language.starts import FALLBACK_TEXTS
 from slicewise.launcher.scripts import weights
 
 SCRIPT = Path(weights.__file__)
@@ -30,11 +31,12 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root acts as other 
 
 
 class Brought(NamedTuple):
-    """The line that the script prints."""
+    """The line that the script prints; of ``source`` a word that the launcher knows, too."""
 
     outcome: str
     size: int
     where: str
+    word: str = ""
 
     @property
     def models(self) -> Path:
@@ -48,7 +50,15 @@ def words(cache: Path, repository: Path, *more: str, most: int = MUCH) -> tuple[
 def read(line: str) -> Brought:
     outcome, seconds, size, where = line.removesuffix("\n").split(" ", 3)
     assert float(seconds) >= 0
-    return Brought(outcome, int(size), where)
+    return said(outcome, int(size), where)
+
+
+def said(outcome: str, size: int, where: str) -> Brought:
+    if outcome != "source":
+        return Brought(outcome, size, where)
+    word, _, reason = where.partition(": ")
+    assert word in FALLBACK_TEXTS
+    return Brought(outcome, size, reason, word)
 
 
 def bring(
@@ -73,7 +83,7 @@ def bring(
 
 def brought(cache: Path, repository: Path) -> Brought:
     """As ``bring``, in this process."""
-    return Brought(*weights.brought(str(cache), MUCH, weights.WantedFiles(str(repository))))
+    return said(*weights.brought(str(cache), MUCH, weights.WantedFiles(str(repository))))
 
 
 @pytest.fixture
@@ -224,6 +234,7 @@ def test_where_no_change_would_be_seen_nothing_is_copied(
     seen = brought(cache, repository)
     assert seen.outcome == outcome
     if outcome == "source":
+        assert seen.word == "times"
         assert "has no time of its last change (ctime)" in seen.where
         assert seen.where.endswith(kind)
 
@@ -248,8 +259,8 @@ def test_files_that_change_under_the_copy_are_not_served_from_it(
         assert last.outcome == "copied"
         assert content(last.models) == content(repository)
     else:
-        assert (last.outcome, last.where) == (
-            "source",
+        assert (last.word, last.where) == (
+            "changes",
             f"{repository} changes while it is copied",
         )
         assert entries(cache) == set()
@@ -373,8 +384,8 @@ def test_one_waits_no_longer_for_another_that_gets_nowhere(
     folder.mkdir(0o700, exist_ok=True)
     with held(folder):
         refused = brought(cache, repository)
-    assert (refused.outcome, refused.where) == (
-        "source",
+    assert (refused.word, refused.where) == (
+        "locked",
         f"{folder} is locked by a job that gets nowhere",
     )
     assert brought(cache, repository).outcome in {"copied", "hit"}
@@ -422,8 +433,8 @@ def test_what_a_job_reads_makes_no_room(cache: Path, place: Path):
         assert entries(cache) == {key_of(brought) for brought in (first, second, newest)}
         with locked(first), locked(newest):
             refused = bring(cache, made_repository(place / "4"), most=3 * MIB + MIB // 2)
-    assert (refused.outcome, refused.where) == (
-        "source",
+    assert (refused.word, refused.where) == (
+        "room",
         f"{cache / str(os.geteuid())} has no room for 2 MiB",
     )
     assert entries(cache) == {key_of(brought) for brought in (first, second, newest)}
@@ -444,7 +455,7 @@ def test_nothing_goes_for_one_that_does_not_fit(cache: Path, place: Path):
     copies = three_copies(cache, place)
     large = made_repository(place / "large", 8 * MIB)
     refused = bring(cache, large, most=4 * MIB)
-    assert refused.outcome == "source"
+    assert refused.word == "limit"
     assert refused.where == "9 MiB are more than node_cache_gib allows"
     with locked(copies[0]):
         assert bring(cache, large, most=9 * MIB).outcome == "source"
@@ -557,8 +568,8 @@ def test_a_quota_that_stays_full_takes_no_more_than_one_copy_needs(
 
     monkeypatch.setattr(weights, "_send", refuse)
     refused = brought(cache, made_repository(place / "3"))
-    assert (refused.outcome, refused.where) == (
-        "source",
+    assert (refused.word, refused.where) == (
+        "room",
         f"{cache / str(os.geteuid())}: Disk quota exceeded",
     )
     # The second was used least recently, and is as large as what is lacking.
@@ -569,7 +580,7 @@ def test_a_quota_that_stays_full_takes_no_more_than_one_copy_needs(
 @as_root
 def test_memory_counts_as_the_jobs(small_disk: Path, repository: Path):
     refused = bring(small_disk, repository, memory_mib=3)
-    assert refused.outcome == "source"
+    assert refused.word == "memory"
     assert refused.where.endswith("counts as this job's: that needs memory_mib = 4")
     beside = bring(small_disk, repository, f"--beside={MIB}", memory_mib=5)
     assert beside.where.endswith("counts as this job's: that needs memory_mib = 6")
@@ -631,7 +642,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(cache: Path, repository: 
     ):
         folder.chmod(mode)
         refused = bring(cache, repository)
-        assert (refused.outcome, refused.where) == ("source", what)
+        assert (refused.word, refused.where) == ("folder", what)
     cache.chmod(0o1777)
     home = cache / str(os.geteuid())
     home.mkdir()
@@ -838,7 +849,7 @@ def test_files_that_its_user_may_not_read_are_not_copied(cache: Path, repository
     secret = repository / "m" / "1" / "run"
     secret.chmod(0o600)
     refused = bring(cache, repository, user=NOBODY)
-    assert (refused.outcome, refused.where) == ("source", f"{secret}: Permission denied")
+    assert (refused.word, refused.where) == ("failed", f"{secret}: Permission denied")
     (repository / "m" / "1" / "run").unlink()
     (repository / "m" / "1" / "run").symlink_to("/etc/shadow")
     assert bring(cache, repository, user=NOBODY).outcome == "source"
@@ -864,7 +875,7 @@ def test_a_repository_of_too_many_files_is_read_itself(
 ):
     monkeypatch.setattr(weights, "MOST_FILES", 5)
     refused = weights.brought(str(cache), MUCH, weights.WantedFiles(str(repository)))
-    assert refused == ("source", 0, f"{repository} has more than 5 files")
+    assert refused == ("source", 0, f"files: {repository} has more than 5 files")
 
 
 def test_its_syntax_is_that_of_python_3_8():

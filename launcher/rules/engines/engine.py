@@ -15,7 +15,7 @@ from typing import Annotated, Protocol, runtime_checkable
 from pydantic import Field
 
 from slicewise.cluster.language.service import ServiceSpec
-from slicewise.cluster.language.starts import StartClass
+from slicewise.cluster.language.starts import NOT_TOLD, Weights
 from slicewise.launcher.rules.engines.load import EngineLoad
 from slicewise.launcher.rules.engines.model_files import ModelFiles, ModelNeeds
 from slicewise.launcher.rules.engines.statistics import Answered, Counts, Kind, StatisticsAnswer
@@ -67,13 +67,13 @@ class ReadyTimes:
         loaded_s: when its server first said that its model is ready.
         ready_s: when it had answered all that it was asked.
         marks_s: when its batch script has set each mark; none if its door does not tell.
-        start_class: where the weights were, as the script has marked it.
+        weights: where the model's files were, as the script has marked it.
     """
 
     loaded_s: float
     ready_s: float
     marks_s: Mapping[str, float] = field(default_factory=dict, hash=False)
-    start_class: StartClass = "remote"
+    weights: Weights = NOT_TOLD
 
 
 @dataclass(frozen=True)

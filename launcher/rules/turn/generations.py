@@ -415,7 +415,7 @@ def _starts(
 
 def _start_class(sight: GenerationInput, index: int) -> StartClass:
     answer = sight.answers.get((sight.view.array_job_id, index))
-    return "remote" if answer is None or answer.times is None else answer.times.start_class
+    return "remote" if answer is None or answer.times is None else answer.times.weights.start_class
 
 
 def _draining_since_s(

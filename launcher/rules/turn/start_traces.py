@@ -212,7 +212,7 @@ def _after(
         answer = sight.answers.get((trace.array_job_id, trace.slot))
         trace = _with(trace, _ready(trace, answer, proof, now_s))
         if answer is not None and answer.times is not None:
-            trace = replace(trace, start_class=answer.times.start_class)
+            trace = replace(trace, weights=answer.times.weights)
     if sight.modes.get(place) is ServerMode.READY:
         trace = _with(trace, {"routed": now_s})
     answered_s = sight.heard.answered_s.get(proof.run.endpoint.digest)

@@ -11,9 +11,11 @@ from slicewise.cluster.language.starts import (
     StartPhase,
     StartTrace,
     class_sentences,
+    fallback_sentences,
     longest_words,
     phases_of,
     total_s,
+    weights_words,
 )
 from slicewise.cluster.rpc.read_messages import ServiceStarts
 
@@ -23,12 +25,15 @@ _WIDE, _HIGH = 1000, 18
 
 @dataclass(frozen=True)
 class StartShown:
-    """One start: when it began, what took longest, and its bar, to the scale of the longest one."""
+    """One start: when it began, what took longest, where its weights were, and its bar, to the
+    scale of the longest one.
+    """
 
     trace: StartTrace
     began_s: float
     total_s: float
     words: str
+    weights: str
     bar: Markup
 
 
@@ -42,6 +47,7 @@ def starts_shown(services: Iterable[ServiceStarts], tenant: str) -> Sequence[Sta
             min(trace.at_s.values()),
             total_s(trace),
             longest_words(trace),
+            weights_words(trace),
             _bar(trace, longest_s),
         )
         for trace in reversed(traces)
@@ -55,8 +61,9 @@ def phases_shown(starts: Sequence[StartShown]) -> Sequence[tuple[StartPhase, str
 
 
 def class_words(starts: Sequence[StartShown]) -> Sequence[str]:
-    """How long the starts of each class took, a sentence for each."""
-    return class_sentences(start.trace for start in starts)
+    """How long the starts of each class took, and why some had no weights on their node."""
+    traces = [start.trace for start in starts]
+    return (*class_sentences(traces), *fallback_sentences(traces))
 
 
 def _bar(trace: StartTrace, whole_s: float) -> Markup:

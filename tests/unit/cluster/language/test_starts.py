@@ -12,11 +12,14 @@ from slicewise.cluster.language.starts import (
     StartPhase,
     StartState,
     StartTrace,
+    Weights,
+    bytes_per_s,
     class_times,
     in_order,
     longest_words,
     phases_of,
     total_s,
+    weights_words,
 )
 
 WHOLE: dict[Moment, float] = {
@@ -104,3 +107,30 @@ def test_the_longest_phases_come_first():
 
 def test_every_phase_has_a_text_and_a_look():
     assert set(PHASE_TEXTS) == set(START_PHASES) == set(get_args(StartPhase))
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected", "words"),
+    [
+        (Weights("copied", 8 << 20), 4.0 * (1 << 20), "copied 8.0 MiB, 4.0 MiB/s"),
+        (Weights("node", 8 << 20), 1.0 * (1 << 20), "node 8.0 MiB, 1.0 MiB/s"),
+        (Weights("remote", 8 << 20, "room"), 1.0 * (1 << 20), "remote (room) 8.0 MiB, 1.0 MiB/s"),
+        (Weights("remote", None, "folder"), None, "remote (folder)"),
+        (Weights(), None, "remote"),
+    ],
+)
+def test_files_were_read_in_the_copy_or_else_in_the_load(
+    weights: Weights, expected: float | None, words: str
+):
+    """Of a start that is under way it is not known yet."""
+    at_s: dict[Moment, float] = {
+        "script": 10.0,
+        "brought": 12.0,
+        "engine": 12.5,
+        "loaded": 20.5,
+        "ready": 21.0,
+    }
+    over = StartTrace(814, 0, at_s, "ready", weights)
+    assert bytes_per_s(over) == expected
+    assert weights_words(over) == words
+    assert bytes_per_s(StartTrace(814, 0, at_s, "starting", weights)) is None

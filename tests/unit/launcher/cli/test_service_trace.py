@@ -9,7 +9,7 @@ from builders.settings import SITE_TOML
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner, Result
 
-from slicewise.cluster.language.starts import MOMENTS, StartTrace
+from slicewise.cluster.language.starts import MOMENTS, StartTrace, Weights
 from slicewise.cluster.rpc.read_messages import (
     ServiceStarts,
     ServiceStartsAnswer,
@@ -22,7 +22,8 @@ WOKEN = StartTrace(
     0,
     {moment: 1000.0 + 0.5 * number for number, moment in enumerate(MOMENTS[:-1])},
     "ready",
-    node="gpu1",
+    Weights("remote", 1 << 30, "room"),
+    "gpu1",
 )
 STARTS = (
     StartTrace(814, 1, {"desired": 900.0, "released": 900.25, "ended": 907.0}, "ended"),
@@ -60,7 +61,9 @@ def test_each_start_is_a_line_with_what_took_longest():
     lines = run("chat").output.splitlines()
     ended, woken, starting = (line.split() for line in lines[1:4])
     assert ended[2:5] == ["814_1", "remote", "ended"]
-    assert woken[2:7] == ["814_0", "gpu1", "remote", "ready", "5.50"]
+    assert woken[2:5] == ["814_0", "gpu1", "remote"]
+    assert woken[5:9] == ["(room)", "1.0", "GiB,", "2.0"]
+    assert woken[9:12] == ["GiB/s", "ready", "5.50"]
     assert starting[2:6] == ["814_1", "remote", "starting", "3.50"]
     assert lines[1].endswith("ended 6.75 s, grant 0.25 s")
 
@@ -70,6 +73,8 @@ def test_the_newest_start_is_told_phase_by_phase_and_each_class_with_its_quantil
     assert "The newest start, 814_1:" in said
     assert "Slurm finds a slice" in said
     assert "remote: of 1 start that became ready half took 5.50 s at most, 95 % 5.50 s" in said
+    assert "room: the disk, or its quota, has no room" in said
+    assert "removed: " not in said
 
 
 def test_programs_get_each_moment_and_phases_that_add_up():
@@ -79,7 +84,10 @@ def test_programs_get_each_moment_and_phases_that_add_up():
     assert list(woken["at_s"]) == list(MOMENTS[:-1])
     assert sum(phase["seconds"] for phase in woken["phases"]) == woken["total_s"] == 5.5
     assert woken["node"] == "gpu1"
-    assert shown["starts"][2]["node"] is None
+    read = [woken[name] for name in ("weights_bytes", "bytes_per_s", "fallback")]
+    assert read == [1 << 30, 2.0 * (1 << 30), "room"]
+    starting = shown["starts"][2]
+    assert [starting[name] for name in ("node", "weights_bytes", "bytes_per_s")] == [None] * 3
     assert shown["classes"] == [{"start_class": "remote", "starts": 1, "p50_s": 5.5, "p95_s": 5.5}]
 
 

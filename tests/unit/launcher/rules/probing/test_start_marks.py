@@ -2,7 +2,8 @@
 
 import pytest
 
-from slicewise.launcher.rules.probing.start_marks import PROTOCOL, marks_s, start_class
+from slicewise.cluster.language.starts import Weights
+from slicewise.launcher.rules.probing.start_marks import PROTOCOL, marks_s, weights
 from slicewise.launcher.scripts import door
 
 
@@ -31,17 +32,27 @@ def test_the_first_of_two_and_a_bounded_number_count():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (b"script 5.0\nbrought 3.25 hit\nengine 1.0\n", "node"),
-        (b"brought 3.25 copied\n", "copied"),
-        (b"brought 3.25 source\n", "remote"),
+        (b"script 5.0\nbrought 3.25 hit 4683074048\nengine 1.0\n", Weights("node", 4683074048)),
+        (b"brought 3.25 copied 7\n", Weights("copied", 7)),
+        (b"brought 3.25 source 7 room\n", Weights("remote", 7, "room")),
+        (b"brought 3.25 source 0 folder\n", Weights("remote", None, "folder")),
+        (b"brought 3.25 source 7 somehow\n", Weights("remote", 7)),
+        (b"brought 3.25 hit 7 room\n", Weights("node", 7)),
+        (b"brought 3.25 hit\n", Weights("node")),
+        (b"brought 3.25 hit 999999999999999\n", Weights("node", 999999999999999)),
         *(
-            (text, "remote")
-            for text in (b"", b"brought 3.25 hit x\n", b"brought hit\n", b"\xff hit")
+            (text, Weights())
+            for text in (
+                *(b"", b"brought 3.25 hit x\n", b"brought hit\n", b"\xff hit"),
+                *(b"brought 3.25 hit -7\n", b"brought 3.25 hit 9999999999999999\n"),
+            )
         ),
     ],
 )
-def test_where_the_weights_were_is_one_of_three_words(text: bytes, expected: str):
-    assert start_class(text) == expected
+def test_where_the_weights_were_is_told_in_words_and_bytes_that_are_known(
+    text: bytes, expected: Weights
+):
+    assert weights(text) == expected
 
 
 def test_door_and_launcher_mean_the_same_protocol():

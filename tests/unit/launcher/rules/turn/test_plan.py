@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from stand_ins.plain_scaling import decide
 
 from slicewise.cluster.language.service import DEFAULT_START_TIMEOUT_S
+from slicewise.cluster.language.starts import Weights
 from slicewise.cluster.rpc.messages import (
     WHEN_REPLACED_S,
     BudgetView,
@@ -516,7 +517,7 @@ def test_a_start_is_measured_when_its_model_has_answered():
         GenerationInput(seen.services[0], None, OURS, is_newest=True, now_s=102.0),
     )
     assert generation(after, before).starts == (ReplicaStart(queue_s=10.0, load_s=52.0),)
-    times = ReadyTimes(101.0, 102.0, start_class="node")
+    times = ReadyTimes(101.0, 102.0, weights=Weights("node"))
     told = replace(after, answers={(ARRAY, 0): Answer(Probe.OURS, times=times)})
     assert generation(told, before).starts == (ReplicaStart(10.0, 52.0, "node"),)
     unseen = generation(after, GenerationState())

@@ -14,6 +14,7 @@ from slicewise.cluster.language.starts import (
     MOST_STARTS,
     Moment,
     StartTrace,
+    Weights,
     phases_of,
     total_s,
 )
@@ -28,7 +29,7 @@ from slicewise.launcher.rules.turn.state import ServiceState, State, after_answe
 SERVICE, ARRAY, BEGAN_S = "vision/chat", 814, 1_000_000.0
 KEYS = DIRECTIVES | {"max_replicas": "2", "concurrency": "2", "keep_alive_s": "10"}
 MARKS_S = {"script": BEGAN_S + 1.6, "brought": BEGAN_S + 1.9, "engine": BEGAN_S + 2.1}
-TIMES = ReadyTimes(BEGAN_S + 4.5, BEGAN_S + 4.9, MARKS_S, "node")
+TIMES = ReadyTimes(BEGAN_S + 4.5, BEGAN_S + 4.9, MARKS_S, Weights("node", 7))
 READY = {(ARRAY, 0): Answer(Probe.OURS, times=TIMES)}
 
 
@@ -105,8 +106,8 @@ def test_a_wake_is_followed_from_the_request_to_the_first_byte():
     story.heard = HeardOfStarts({"triton1": BEGAN_S}, {DIGEST: BEGAN_S + 5.4})
     story.turn(5.5, RUNNING, servers=SERVING)
     (trace,) = story.starts.over
-    assert (trace.state, trace.node, trace.start_class, trace.seen_s) == (
-        *("ready", "gpu1", "node"),
+    assert (trace.state, trace.node, trace.weights, trace.seen_s) == (
+        *("ready", "gpu1", Weights("node", 7)),
         None,
     )
     assert moments(trace) == {
