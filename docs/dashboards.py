@@ -82,6 +82,12 @@ def _per_s(what: str, by: str = "tenant, service") -> str:
     return f"sum by ({by}) (rate(slicewise_service_{what}_total{{S}}[$__rate_interval]))"
 
 
+_PHASE_MEAN = (
+    "sum by (start_class, phase) (increase(slicewise_launcher_start_phase_seconds_sum{C}[1h]))"
+    " / sum by (start_class, phase)"
+    " (increase(slicewise_launcher_start_phase_seconds_count{C}[1h]) > 0)"
+)
+
 CLUSTER = Board(
     "slicewise-cluster",
     "Slicewise: cluster",
@@ -138,6 +144,56 @@ CLUSTER = Board(
                 "Backlog: requests that wait",
                 "none",
                 ((_BY_SERVICE, "slicewise_service_backlog_requests{C}"),),
+            ),
+        ),
+        "Starts of replicas": (
+            Panel(
+                "Mean of each phase, by where the weights were",
+                "s",
+                (("{{start_class}} {{phase}}", _PHASE_MEAN),),
+                width=12,
+            ),
+            Panel(
+                "Loads: 95 % took at most",
+                "s",
+                (
+                    (
+                        "{{start_class}}",
+                        (
+                            "histogram_quantile(0.95, sum by (le, start_class) (increase("
+                            'slicewise_launcher_start_phase_seconds_bucket{C,phase="load"}[1h])))'
+                        ),
+                    ),
+                ),
+                width=12,
+            ),
+            Panel(
+                "Starts in 1 h, by where the weights were, and why not on the node",
+                "none",
+                (
+                    (
+                        "{{start_class}} {{fallback}}",
+                        (
+                            "sum by (start_class, fallback)"
+                            " (increase(slicewise_launcher_starts_total{C}[1h]))"
+                        ),
+                    ),
+                ),
+                width=12,
+            ),
+            Panel(
+                "Weights read per second",
+                "Bps",
+                (
+                    (
+                        "{{start_class}}",
+                        (
+                            "sum by (start_class) (rate("
+                            "slicewise_launcher_start_weights_bytes_total{C}[$__rate_interval]))"
+                        ),
+                    ),
+                ),
+                width=12,
             ),
         ),
         "What is wrong": (

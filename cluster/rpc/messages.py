@@ -10,7 +10,7 @@ from pydantic import Field
 
 from slicewise.cluster.language.jobs import RunOfJob
 from slicewise.cluster.language.keep_warm import MOST_DAYS, WarmDay
-from slicewise.cluster.language.starts import MOST_STARTS, StartTrace
+from slicewise.cluster.language.starts import MOST_STARTS, ClassTimes, StartTrace
 from slicewise.cluster.rpc.message import Answer, Asks, DoneAnswer, Message, Request, TenantText
 from slicewise.cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 
@@ -313,6 +313,7 @@ class ServiceReport(Message):
         old_engine: engine and version of a replica, if it has holes that a newer one mends; or "".
         starts: its last starts, the newest last; None are those that were reported before. Who
             reads reports of many services gets the newest one.
+        start_classes: how long its last starts took, by where the weights were: the daemon adds it.
     """
 
     tenant: str = Field(max_length=64)
@@ -345,6 +346,7 @@ class ServiceReport(Message):
     refusals: tuple[ModelRefusal, ...] = Field((), max_length=MOST_REFUSALS)
     old_engine: str = Field("", max_length=100, pattern=r"^[ -~]*$")
     starts: tuple[StartTrace, ...] | None = Field(None, max_length=MOST_STARTS)
+    start_classes: tuple[ClassTimes, ...] = Field((), max_length=MOST_STARTS)
 
 
 class ServiceReportRequest(Request, Asks[DoneAnswer], post="service-reports", asker="launcher"):

@@ -9,7 +9,7 @@ from rich.text import Text
 from slicewise.cluster.language.audience import EVERY_TENANT
 from slicewise.cluster.language.keep_warm import warm_words
 from slicewise.cluster.language.palette import style_of
-from slicewise.cluster.language.starts import StartTrace, longest_words, total_s
+from slicewise.cluster.language.starts import ClassTimes, StartTrace, longest_words, total_s
 from slicewise.cluster.language.units import counted, slices_text, slices_words
 from slicewise.cluster.rpc.messages import AdapterReport, ReplicaLoad, ServiceQuality, ServiceReport
 from slicewise.cluster.runtime.console import (
@@ -157,6 +157,8 @@ def _reported(service: ServiceObservation, report: ServiceReport) -> Iterable[tu
         yield "pool", Text(f"served by {count} of other services of its pool")
     if report.starts:
         yield "last start", Text(_last_start(service, report.starts[-1]))
+    if report.start_classes:
+        yield "starts", Text("; ".join(map(_class_words, report.start_classes)))
     if report.concurrency is not None:
         yield "carries", Text(_carries(report))
     if service.token_objective:
@@ -175,6 +177,10 @@ def _last_start(service: ServiceObservation, trace: StartTrace) -> str:
         f"{total_s(trace):.2f} s{state} ({trace.start_class}): {longest_words(trace)}"
         f" (all: slicewise service trace {service.name})"
     )
+
+
+def _class_words(times: ClassTimes) -> str:
+    return f"{times.starts} {times.start_class}, half within {times.p50_s:.2f} s"
 
 
 def _audience(audience: Sequence[str]) -> str:

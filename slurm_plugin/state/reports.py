@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from slicewise.cluster.language.leader import Leader
-from slicewise.cluster.language.starts import StartTrace
+from slicewise.cluster.language.starts import ClassTimes, StartTrace, class_times
 from slicewise.cluster.rpc.message import DoneAnswer
 from slicewise.cluster.rpc.messages import ServiceReport, ServiceReportRequest, ServiceView
 from slicewise.cluster.rpc.read_messages import ServiceStarts
@@ -12,6 +13,17 @@ from slicewise.slurm_plugin.rules.services.orders import ServiceKey
 
 OLD_S = 30.0
 """Seconds after which a report is dropped: the launcher reports each service every few seconds."""
+
+
+@dataclass(frozen=True)
+class _Starts:
+    """A service's last starts, and how long those of each class took."""
+
+    traces: tuple[StartTrace, ...] = ()
+    classes: tuple[ClassTimes, ...] = ()
+
+
+_NONE = _Starts()
 
 
 class ServiceReports:
@@ -22,7 +34,7 @@ class ServiceReports:
         self._leader = leader
         self._on_lost = on_lost
         self._found: dict[ServiceKey, tuple[float, ServiceReport]] = {}
-        self._starts: dict[ServiceKey, tuple[StartTrace, ...]] = {}
+        self._starts: dict[ServiceKey, _Starts] = {}
 
     def take(self, request: ServiceReportRequest) -> DoneAnswer:
         """Take reports from the launcher.
@@ -46,17 +58,17 @@ class ServiceReports:
         """Put the starts aside: whoever looks at many services reads the newest of each."""
         for report in reports:
             key = (report.tenant, report.name)
-            if report.starts is not None:
-                self._starts[key] = report.starts
-            yield key, report.model_copy(update={"starts": self._starts.get(key, ())[-1:]})
+            had = self._starts.get(key, _NONE)
+            if report.starts is not None and report.starts != had.traces:
+                had = self._starts[key] = _Starts(report.starts, class_times(report.starts))
+            shown = {"starts": had.traces[-1:], "start_classes": had.classes}
+            yield key, report.model_copy(update=shown)
 
     def starts(self, services: Iterable[ServiceView]) -> tuple[ServiceStarts, ...]:
         """Return the starts of these services, as they were reported last."""
         return tuple(
-            ServiceStarts(tenant=tenant, name=name, starts=self._starts.get((tenant, name), ()))
-            for tenant, name in dict.fromkeys(
-                (service.tenant, service.name) for service in services
-            )
+            ServiceStarts(tenant=key[0], name=key[1], starts=self._starts.get(key, _NONE).traces)
+            for key in dict.fromkeys((service.tenant, service.name) for service in services)
         )
 
     def of(self, services: Iterable[ServiceView]) -> tuple[ServiceReport, ...]:
