@@ -32,9 +32,12 @@ class WarmDay:
 
 def warm_words(replicas: float, days: Sequence[WarmDay]) -> str:
     """Say how many replicas are kept warm now, and what was on each day, which are oldest first."""
-    said = [f"{replicas:g} {'replica' if replicas == 1 else 'replicas'} now"]
-    for day in reversed(days):
-        said.append(f"{day.millislice_s / _SLICE_HOUR:,.1f} slice-hours on {day.day} UTC")
-        if day.spared is not None:
-            said[-1] += f" spared at least {counted(day.spared, 'request')} a wait"
-    return "; ".join(said)
+    now = f"{replicas:g} {'replica' if replicas == 1 else 'replicas'} now"
+    return "; ".join((now, *map(_day_words, reversed(days))))
+
+
+def _day_words(day: WarmDay) -> str:
+    hours = f"{day.millislice_s / _SLICE_HOUR:,.1f} slice-hours on {day.day} UTC"
+    if day.spared is None:
+        return hours
+    return f"{hours} spared at least {counted(day.spared, 'request')} a wait"
