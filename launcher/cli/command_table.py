@@ -98,7 +98,9 @@ FOR_OPERATORS: Mapping[str, Command] = {
         "Replay a site's past with Slicewise's own decisions, and with other quotas beside it.",
         "Examples: slicewise simulate site.zip | slicewise simulate site.zip --change quotas.toml"
         " --output october.html | slicewise simulate cluster.toml --jobs philly.csv --days 7"
-        " --service chat.toml --requests nlp/chat=requests.csv",
+        " --service chat.toml --requests nlp/chat=requests.csv | slicewise simulate cluster.toml"
+        " --pool --service bert.toml --service ner.toml --requests nlp/bert=bert.csv"
+        " --requests nlp/ner=ner.csv",
     ),
     "compile": Command(
         "slicewise.slurm_plugin.cli.commands.compile:compile_command",

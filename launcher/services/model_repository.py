@@ -96,14 +96,8 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
     keep_state = [
         model for model in (spec.model, *needs.parts) if needs_by_model[model].has_sequences
     ]
-    if spec.pool is not None and (needs.parts or keep_state):
-        runs = f"runs {listed(needs.parts)}, which no replica of a pool would load"
-        keeps = "keeps the state of sequences, and requests of one would go to several replicas"
-        raise InvalidInputError(
-            Code.SERVICE,
-            f"Model {spec.model} {runs if needs.parts else keeps}.",
-            "Leave pool out.",
-        )
+    if spec.pool is not None:
+        require_poolable(needs, keeps_state=bool(keep_state))
     if keep_state and spec.max_replicas > 1 and spec.session_affinity == "none":
         raise InvalidInputError(
             Code.SERVICE,
@@ -112,6 +106,18 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
             'Set session_affinity = "sequence", or max_replicas = 1.',
         )
     return needs
+
+
+def require_poolable(needs: ModelNeeds, *, keeps_state: bool) -> None:
+    """Raise InvalidInputError (SW-SERVICE) for a model that no replica of a pool could serve."""
+    if needs.parts or keeps_state:
+        runs = f"runs {listed(needs.parts)}, which no replica of a pool would load"
+        keeps = "keeps the state of sequences, and requests of one would go to several replicas"
+        raise InvalidInputError(
+            Code.SERVICE,
+            f"Model {needs.name} {runs if needs.parts else keeps}.",
+            "Leave pool out.",
+        )
 
 
 def _outside(repository: Path, needs: ModelNeeds) -> tuple[str, ...]:
@@ -201,12 +207,14 @@ def with_files(spec: ServiceSpec) -> ServiceSpec:
         digest = repository_digest(repository, but_adapters_of=model)
         return spec.model_copy(update={"model_digest": digest})
     own = repository / spec.model
-    model_mib = spec.model_mib or _model_mib(own)
+    model_mib = spec.model_mib or files_model_mib(own)
     return spec.model_copy(update={"model_digest": repository_digest(own), "model_mib": model_mib})
 
 
-def _model_mib(model: Path) -> int | None:
-    """Return a fifth more than its files have, in MiB; None if not all can be seen."""
+def files_model_mib(model: Path) -> int | None:
+    """Return how much memory a model takes if that is not known better: a fifth more than the files
+    of its directory have, in MiB; None if not all can be seen.
+    """
     try:
         size = sum(size for _, size, _ in _files(model, "", frozenset(), None))
     except OSError:

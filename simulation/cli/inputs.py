@@ -29,6 +29,7 @@ from slicewise.slurm_plugin.rules.quota.types import Policy
 
 ENFORCE = "enforce"
 _DAY_S = 86_400
+_WEEK_DAYS = 7
 _OF_CLUSTER, _REQUEUE = "cluster", "requeue"
 _ENDING = frozenset({_REQUEUE, "cancel"})
 """Modes of preemption in which Slurm ends jobs to make room."""
@@ -254,6 +255,14 @@ def demand(
     bare = _without_gpus(as_it_was, counting, cpus_per_gpu)
     notes = (*((bare,) if bare else ()), *_notes(history), *fit.notes)
     return Demand(fit.jobs, begin_s, end_s, known_from_s, notes, bare)
+
+
+def no_jobs(start_s: float | None, days: int | None) -> Demand:
+    """Return a time in which no jobs come: a week, if ``days`` does not say another length."""
+    begin_s, length = start_s or 0.0, days or _WEEK_DAYS
+    themselves = f"the services have the cluster for themselves, for {counted(length, 'day')}"
+    note = f"No jobs of the past: {themselves}."
+    return Demand((), begin_s, begin_s + length * _DAY_S, begin_s, (note,))
 
 
 def _with_gpus(history: JobHistory, cpus_per_gpu: int) -> JobHistory:

@@ -16,6 +16,7 @@ from slicewise.cluster.language.slurm.unread import quoted
 from slicewise.cluster.language.units import counted
 from slicewise.launcher.services.service_file import TABLE, read_tables
 from slicewise.simulation.cli.inputs import Demand, SiteInputs
+from slicewise.simulation.cli.pools import pool_notes, shared_specs, with_model_mib
 from slicewise.simulation.history.requests import RequestTrace, read_requests
 from slicewise.simulation.rules.history.jobs import HistoryJob
 from slicewise.simulation.rules.history.traced_request import TracedRequest
@@ -29,6 +30,8 @@ from slicewise.slurm_plugin.rules.admission.priority import PriorityTerms, site_
 ENGINE = "engine"
 _MOST_TURNS = 1_500_000
 """Turns of the launcher for a service for which something moves, at most: those of 17 days."""
+_ONE_TIME_S = 7 * 86_400.0
+"""Traces that begin within as many seconds are of one time."""
 _TAIL_S = 86_400
 """Seconds after the end in which requests still come, as jobs do."""
 _NOT_MEASURED = EngineFigures()
@@ -43,6 +46,7 @@ class _Engine(BaseModel):
         Annotated[int, Field(ge=1, le=1024)],
         Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)],
     ] = {}
+    model_load_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] | None = None
 
 
 @dataclass(frozen=True)
@@ -67,11 +71,14 @@ class AskedServices:
     """The services that are simulated, and what is to be said of them.
 
     Attributes:
+        pooled: the same services in pools, which the changed policy runs; none if nobody asked what
+            pools would save.
         arrays: ids of their generations on the site, whose runs are no jobs of the past.
         turn_s: seconds between two turns of the launcher for a service for which something moves.
     """
 
     services: tuple[SimulatedService, ...] = ()
+    pooled: tuple[SimulatedService, ...] = ()
     arrays: frozenset[int] = field(default=frozenset(), hash=False)
     turn_s: float = 1.0
     notes: tuple[str, ...] = ()
@@ -84,8 +91,15 @@ class AskedServices:
         Raises InvalidInputError (SW-USAGE) if there is no plan that runs services.
         """
         notes = self.notes
+        if self.pooled and not isinstance(present, SlicewisePlan):
+            raise _refused(
+                "--pool compares services that Slicewise runs, and Slurm alone runs none.",
+                "Give the cluster file its tenants: [tenants.NAME] with nominal = 8.",
+            )
         if isinstance(present, SlicewisePlan):
-            present = self._in(present)
+            if self.pooled:
+                changed = changed or replace(present, name="changed")
+            present = self._in(present, self.services)
         elif self.services and changed is None:
             raise _refused(
                 "The site's limits are Slurm's own: nobody would start and end replicas there.",
@@ -93,10 +107,12 @@ class AskedServices:
             )
         elif self.services:
             notes = (*notes, "Slurm alone runs no services: only the changed policy has them.")
-        return present, None if changed is None else self._in(changed), notes
+        if changed is not None:
+            changed = self._in(changed, self.pooled or self.services)
+        return present, changed, notes
 
-    def _in(self, plan: SlicewisePlan) -> SlicewisePlan:
-        return replace(plan, services=self.services, turn_s=self.turn_s)
+    def _in(self, plan: SlicewisePlan, services: tuple[SimulatedService, ...]) -> SlicewisePlan:
+        return replace(plan, services=services, turn_s=self.turn_s)
 
     def without_their_runs(self, jobs: tuple[HistoryJob, ...]) -> tuple[HistoryJob, ...]:
         """Return the jobs of the past that were no replicas of these services."""
@@ -104,15 +120,23 @@ class AskedServices:
 
 
 def asked_services(
-    site: SiteInputs, asked: Demand, files: Sequence[Path], requests: Sequence[str]
+    site: SiteInputs,
+    asked: Demand,
+    files: Sequence[Path],
+    requests: Sequence[str],
+    *,
+    in_pools: bool = False,
 ) -> AskedServices:
     """Return the services of the files, and those of the site for which there are ``requests``.
 
-    Each of these is ``TENANT/SERVICE=FILE``. Raises InvalidInputError: SW-USAGE for one
-    that is not known or can't run on the site, SW-SERVICE for a file of a
+    Each of these is ``TENANT/SERVICE=FILE``. ``in_pools``: each tenant's are alone by the present
+    policy, and share replicas by the changed one. Raises InvalidInputError: SW-USAGE for one
+    that is not known, can't run on the site or can't share, SW-SERVICE for a file of a
     service, SW-INPUT-FILE for a trace.
     """
     if not files and not requests:
+        if in_pools:
+            raise _refused("--pool names no services.", "Name them by --service and --requests.")
         return AskedServices()
     arrays_of = _arrays_of(site)
     files_by_key = dict(_of_file(file, arrays_of) for file in files)
@@ -124,21 +148,49 @@ def asked_services(
         traces[key] = read_requests(file)
         if key not in files_by_key:
             files_by_key[key] = _of_site(site, arrays_of[key])
+    shared = shared_specs([traced.spec for traced in files_by_key.values()]) if in_pools else {}
+    apart_s = _apart_s(traces) if in_pools else {}
     played = [
-        _simulated(site, asked, files_by_key[key], traces.get(key, _NO_REQUESTS))
+        _simulated(
+            site,
+            asked,
+            replace(files_by_key[key], spec=shared.get(key, files_by_key[key].spec)),
+            traces.get(key, _NO_REQUESTS),
+            apart_s.get(key, 0.0),
+        )
         for key in sorted(files_by_key)
     ]
+    services = tuple(service for service, _ in played)
     turn_s = float(max(1, ceil((asked.end_s - asked.start_s) / _MOST_TURNS)))
     arrays = frozenset(
         array for service_files in files_by_key.values() for array in service_files.arrays
     )
     replayed = sum(job.array_job_id in arrays for job in asked.jobs)
     return AskedServices(
-        services=tuple(service for service, _ in played),
+        services=tuple(map(_alone, services)) if in_pools else services,
+        pooled=services if in_pools else (),
         arrays=arrays,
         turn_s=turn_s,
-        notes=(*(note for _, notes in played for note in notes), *_notes(turn_s, arrays, replayed)),
+        notes=(
+            *(note for _, notes in played for note in notes),
+            *pool_notes(services, site.settings.memory_mib),
+            *_notes(turn_s, arrays, replayed),
+        ),
     )
+
+
+def _alone(service: SimulatedService) -> SimulatedService:
+    return replace(service, spec=service.spec.model_copy(update={"pool": None}))
+
+
+def _apart_s(traces: Mapping[str, RequestTrace]) -> Mapping[str, float]:
+    """Seconds by which each trace begins after the first one, where they are of one time.
+
+    When services are asked together decides what a pool saves.
+    """
+    first_s = min((trace.begin_s for trace in traces.values()), default=0.0)
+    apart_s = {key: trace.begin_s - first_s for key, trace in traces.items()}
+    return apart_s if max(apart_s.values(), default=0.0) < _ONE_TIME_S else {}
 
 
 def _notes(turn_s: float, arrays: frozenset[int], replayed: int) -> Iterator[str]:
@@ -168,7 +220,8 @@ def _of_site(site: SiteInputs, arrays: frozenset[int]) -> _Known:
     array = max(arrays)
     view = next(service for service in site.now.services if service.array_job_id == array)
     job = next((job for job in site.now.jobs if job.array_job_id == array), None)
-    keys = {"name": view.name, "tenant": view.tenant, "model_repository": "/", "model": "model"}
+    # Models of a pool have names of their own, which a snapshot does not have.
+    keys = {"name": view.name, "tenant": view.tenant, "model_repository": "/", "model": view.name}
     spec = service_spec({**view.values, **keys})
     if job is not None and spec.profile is None:
         # Admission has chosen one.
@@ -205,7 +258,7 @@ def _of_file(file: Path, arrays_of: Mapping[str, frozenset[int]]) -> tuple[str, 
     key = f"{spec.tenant}/{spec.name}"
     return key, _Known(
         spec,
-        EngineFigures(engine.loads_s, engine.seconds),
+        EngineFigures(engine.loads_s, engine.seconds, engine.model_load_s or 0.0),
         (spec.partition,) if spec.partition else (),
         arrays_of.get(key, frozenset()),
         is_of_file=True,
@@ -228,15 +281,17 @@ def _named(text: str, keys: AbstractSet[str]) -> tuple[str, Path]:
 
 
 def _simulated(
-    site: SiteInputs, asked: Demand, traced: _Known, trace: RequestTrace
+    site: SiteInputs, asked: Demand, traced: _Known, trace: RequestTrace, apart_s: float
 ) -> tuple[SimulatedService, Sequence[str]]:
     """Return the service as it is simulated, and what is to be said of it."""
     spec = _with_profile(traced.spec, traced.spec.profile or _cheapest(site, traced.spec))
-    last_s = asked.end_s + _TAIL_S - asked.start_s
+    if spec.pool is not None:
+        spec = with_model_mib(spec)
+    last_s = asked.end_s + _TAIL_S - asked.start_s - apart_s
     kept: Sequence[TracedRequest] = [each for each in trace.requests if each.at_s < last_s]
     cost = spec.replica_shape.cost_millislices(site.settings.costs)
     small = smallness(cost, 60 * spec.time_limit_min)
-    requests = traffic(kept, traced.figures, spec, asked.start_s)
+    requests = traffic(kept, traced.figures, spec, asked.start_s + apart_s)
     partition = _partition(site, spec, traced.partitions)
     if traced.is_of_file:
         _check_time(site, spec, partition)

@@ -14,7 +14,14 @@ from slicewise.simulation.history.csv_rows import (
     read_rows,
     seconds,
 )
-from slicewise.simulation.history.lines import Line, UnreadLines, lines_of, opened, read_each
+from slicewise.simulation.history.lines import (
+    MOST_JOBS,
+    Line,
+    UnreadLines,
+    lines_of,
+    opened,
+    read_each,
+)
 from slicewise.simulation.rules.history.traced_request import TracedRequest
 
 _IN_SECONDS_COLUMNS = ("arrival_s", "arrived_at")
@@ -27,6 +34,11 @@ _OUTPUT_COLUMNS = (
     *("GeneratedTokens", "output_length", "Response tokens", "num_decode_tokens", "output_tokens"),
 )
 _SERVICE_COLUMNS = ("service_s",)
+_COUNT_COLUMN = "requests"
+_MOST_COUNT = 1_000_000
+"""Requests that one line may count."""
+_STEP_S = 60.0
+"""Length of the step that a line counts, if it is the only one."""
 _MOST_TOKENS = 100_000_000
 _MOST_BLOCK = 1 << 64
 """Numbers of blocks are hashes in some traces."""
@@ -41,6 +53,7 @@ class RequestTrace(NamedTuple):
         first_unread: file, line and why, of the first of them; "" if there is none.
         assumed: what had to be assumed since the file does not say it, as sentences.
         block_tokens: tokens of a block of a prompt; 0 in a form that names no blocks.
+        begin_s: when the first came, by the file's clock; the requests count from there.
     """
 
     requests: Sequence[TracedRequest]
@@ -48,6 +61,7 @@ class RequestTrace(NamedTuple):
     first_unread: str
     assumed: tuple[str, ...] = ()
     block_tokens: int = 0
+    begin_s: float = 0.0
 
 
 class _JsonForm(NamedTuple):
@@ -72,6 +86,10 @@ _OF_BAILIAN = (
     " blocks."
 )
 _IN_MS = "Its times are taken for milliseconds, as those of Mooncake's traces are."
+_SPREAD = (
+    "Its requests are counts, and spread evenly over the time since the count before: really they"
+    " come closer together, wait longer and keep more replicas."
+)
 _MOST_NUMBERS = 2
 
 
@@ -153,6 +171,7 @@ def read_requests(path: Path) -> RequestTrace:
         first_unread=unread.first,
         assumed=tuple(unread.assumed),
         block_tokens=json_lines.form.block_tokens if json_lines.form else 0,
+        begin_s=begin_s,
     )
 
 
@@ -175,6 +194,8 @@ def _read(
     prompt, output, service = (
         _first_of(names, columns) for names in (_PROMPT_COLUMNS, _OUTPUT_COLUMNS, _SERVICE_COLUMNS)
     )
+    if service is None and _COUNT_COLUMN in columns:
+        return _read_counts(time, lines, unread)
     if service is None and (prompt is None or output is None):
         raise unread.error(1, "no column with tokens, such as ContextTokens and GeneratedTokens")
 
@@ -187,6 +208,37 @@ def _read(
         )
 
     return read_rows(lines, (), read, unread)
+
+
+def _read_counts(time: str, lines: Iterable[Line], unread: UnreadLines) -> Iterator[TracedRequest]:
+    unread.assume(_SPREAD)
+
+    def read(_: int, row: Row) -> tuple[float, float]:
+        came = seconds(row[_COUNT_COLUMN])
+        if came > _MOST_COUNT:
+            raise ValueError(f"more than {_MOST_COUNT} requests")
+        return _time_s(row[time], unread, is_sure=time in _IN_SECONDS_COLUMNS), came
+
+    return _spread_counts(sorted(read_rows(lines, (), read, unread)), unread)
+
+
+def _spread_counts(
+    counts: Sequence[tuple[float, float]], unread: UnreadLines
+) -> Iterator[TracedRequest]:
+    """Yield requests that came between counts; what is left of one by rounding goes to the next.
+
+    Each is of the time since the one before; that of the first is as long as that of the second.
+    """
+    if sum(came for _, came in counts) > MOST_JOBS:
+        raise unread.error(1, f"more than {MOST_JOBS} requests")
+    step_s = counts[1][0] - counts[0][0] if len(counts) > 1 else _STEP_S
+    before_s, left = (counts[0][0] - step_s if counts else 0.0), 0.0
+    for at_s, came in counts:
+        whole = int(left + came)
+        left += came - whole
+        for nth in range(whole):
+            yield TracedRequest(before_s + (nth + 0.5) * (at_s - before_s) / whole)
+        before_s = at_s
 
 
 def _is_number(text: str) -> bool:

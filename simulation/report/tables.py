@@ -14,6 +14,7 @@ from slicewise.simulation.rules.report.figure_rows import (
     TenantRow,
     TrustRow,
 )
+from slicewise.simulation.rules.report.figure_texts import NOTHING
 
 _STYLES = {
     ChangeVerdict.BETTER: "green",
@@ -100,6 +101,10 @@ def services_table(rows: Sequence[ServiceRow]) -> FittingTable:
         column("99 % within", (_led(row.p99) for row in rows), right=True),
         column("slice-hours", (_led(row.slice_hours) for row in rows), right=True),
         column("starts, ends", (_led(row.changes) for row in rows), right=True, rank=1),
+    ]
+    if any({row.loads.present, row.loads.changed} - {"0", "", NOTHING} for row in rows):
+        columns.append(column("loads", (_led(row.loads) for row in rows), right=True))
+    columns += [
         column("lost", (_led(row.lost) for row in rows), right=True, rank=3),
     ]
     if any(row.verdict for row in rows):

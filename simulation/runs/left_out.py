@@ -27,6 +27,12 @@ def notes(experiment: Experiment, present: Refusals, changed: Refusals) -> tuple
         *lost_jobs(experiment, present, changed),
         *_untyped(experiment),
         *_repartitions(experiment),
+        *(_of_history(experiment) if experiment.jobs else ()),
+    )
+
+
+def _of_history(experiment: Experiment) -> tuple[str, ...]:
+    return (
         *_beginning(experiment),
         "Users would have reacted to other waits; the replay submits each job when it came.",
         "A job that is requeued begins anew: how much of its work a checkpoint keeps is not known.",

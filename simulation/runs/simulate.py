@@ -257,6 +257,8 @@ def _utilisation_of_history(experiment: Experiment) -> float:
 
 def _unchecked(experiment: Experiment, runs: Sequence[PartRun]) -> str:
     """Why no job can be compared."""
+    if not experiment.jobs:
+        return "No jobs were replayed"
     if all(job.started_s is None for job in experiment.jobs):
         return "This history does not say when its jobs really started"
     if next(_really_started(experiment, runs), None) is not None:

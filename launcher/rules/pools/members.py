@@ -21,6 +21,12 @@ def shape_of(values: Mapping[str, str]) -> Hashable:
     return tuple(sorted((key, text) for key, text in values.items() if key not in _OWN))
 
 
+def differing(first: Mapping[str, str], other: Mapping[str, str]) -> Sequence[str]:
+    """Return the keys by which replicas of two services are not alike."""
+    keys = sorted((first.keys() | other.keys()) - _OWN)
+    return tuple(key for key in keys if first.get(key) != other.get(key))
+
+
 def sharing(
     services: Iterable[tuple[str, str, Mapping[str, str]]],
 ) -> Sequence[tuple[str, ...]]:

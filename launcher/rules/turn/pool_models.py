@@ -414,10 +414,13 @@ def _models(members: Iterable[Member], replicas: Sequence[SharedReplica]) -> Ite
 
 def memory_mib(generation: Generation) -> int | None:
     """Return the memory for models of a generation's replicas, in MiB; None if it is not known."""
-    memory_mib = generation.view.memory_mib
-    if memory_mib is None:
-        return None
-    return int(USED * memory_mib * whole_number(generation.view.directives, "gpus", 1))
+    gpus = whole_number(generation.view.directives, "gpus", 1)
+    return room_mib(generation.view.memory_mib, gpus)
+
+
+def room_mib(memory_mib: int | None, gpus: int) -> int | None:
+    """Return the memory for models of a replica, by that of each of its GPUs; None if not known."""
+    return None if memory_mib is None else int(USED * memory_mib * gpus)
 
 
 def _refused(pool: Pool) -> Mapping[str, str]:

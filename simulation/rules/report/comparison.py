@@ -231,6 +231,32 @@ def service_differences(result: SimulationResult) -> tuple[ServiceDifference, ..
     )
 
 
+TOGETHER = "together"
+"""What stands in place of a service's name for the sums of all."""
+
+
+def together(figures: Figures | None) -> ReplayedService | None:
+    """Return the sums of all services, and the share in time of all their requests.
+
+    The wait is the longest of theirs. None for fewer than two.
+    """
+    services = () if figures is None else figures.services
+    if len(services) < 2:  # noqa: PLR2004
+        return None
+    requests = sum(service.requests for service in services)
+    met = sum(service.attainment * service.requests for service in services)
+    return ReplayedService(
+        service=TOGETHER,
+        requests=requests,
+        attainment=met / requests if requests else 1.0,
+        wait_p99_s=max(service.wait_p99_s for service in services),
+        slice_s=sum(service.slice_s for service in services),
+        changes=sum(service.changes for service in services),
+        lost=sum(service.lost for service in services),
+        loads=sum(service.loads for service in services),
+    )
+
+
 def _of_service(
     result: SimulationResult,
     name: str,

@@ -10,8 +10,17 @@ from slicewise.simulation.rules.report.comparison import (
     differences,
     service_differences,
     tenant_differences,
+    together,
 )
-from slicewise.simulation.rules.runs.run_figures import SimulationResult
+from slicewise.simulation.rules.runs.run_figures import ReplayedService, SimulationResult
+
+
+@dataclass(frozen=True)
+class TogetherByPolicy:
+    """The sums of all services by both policies; null for fewer than two."""
+
+    present: ReplayedService | None
+    changed: ReplayedService | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +29,14 @@ class ComparedResult(SimulationResult):
 
     Attributes:
         changes: what the changed policy sets, a line for each tenant.
+        services_together: the sums of all services by both policies.
     """
 
     changes: Sequence[str]
     differences: Sequence[FigureDifference]
     tenant_verdicts: Sequence[TenantDifference]
     service_verdicts: Sequence[ServiceDifference]
+    services_together: TogetherByPolicy
 
 
 def compared(result: SimulationResult, changes: Sequence[str]) -> ComparedResult:
@@ -36,4 +47,5 @@ def compared(result: SimulationResult, changes: Sequence[str]) -> ComparedResult
         differences=differences(result),
         tenant_verdicts=tenant_differences(result),
         service_verdicts=service_differences(result),
+        services_together=TogetherByPolicy(together(result.present), together(result.changed)),
     )

@@ -1,12 +1,13 @@
 """Rows of the tables of simulated runs, as texts: what the terminal and the page both show."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slicewise.simulation.rules.report.comparison import (
     MEASURES,
     SERVICE_IN_TIME,
     TENANT_WAIT,
+    TOGETHER,
     ChangeVerdict,
     FigureDifference,
     Measure,
@@ -15,6 +16,7 @@ from slicewise.simulation.rules.report.comparison import (
     differences,
     service_differences,
     tenant_differences,
+    together,
 )
 from slicewise.simulation.rules.report.figure_texts import (
     NOTHING,
@@ -95,6 +97,7 @@ class ServiceRow:
     p99: Pair
     slice_hours: Pair
     changes: Pair
+    loads: Pair
     lost: Pair
     verdict: ChangeVerdict | None
     word: str
@@ -224,8 +227,21 @@ def _node_row(words: str, sides: Sequence[str]) -> NodeRow:
 
 
 def service_rows(result: SimulationResult) -> Sequence[ServiceRow]:
-    """Return a row for each service."""
-    return [_service_row(difference) for difference in service_differences(result)]
+    """Return a row for each service, and one for all of several."""
+    rows = [_service_row(difference) for difference in service_differences(result)]
+    present, changed = together(result.present), together(result.changed)
+    if present is not None or changed is not None:
+        rows.append(_row_of_all(present, changed, is_compared=result.changed is not None))
+    return rows
+
+
+def _row_of_all(
+    present: ReplayedService | None, changed: ReplayedService | None, *, is_compared: bool
+) -> ServiceRow:
+    """Return the row of all services, of which nobody gains: waits are those of each."""
+    verdict = ChangeVerdict.UNCLEAR if is_compared else None
+    row = _service_row(ServiceDifference(TOGETHER, present, changed, None, verdict))
+    return replace(row, p99=Pair("", ""), interval="", verdict=None, word="")
 
 
 def _service_row(service_difference: ServiceDifference) -> ServiceRow:
@@ -247,6 +263,7 @@ def _service_row(service_difference: ServiceDifference) -> ServiceRow:
         p99=pair(lambda side: request_wait_text(side.wait_p99_s) if side.requests else NOTHING),
         slice_hours=pair(lambda side: slice_hours_text(side.slice_s)),
         changes=pair(lambda side: f"{side.changes:,}"),
+        loads=pair(lambda side: f"{side.loads:,}"),
         lost=pair(lambda side: f"{side.lost:,}"),
         verdict=service_difference.verdict,
         word=_WORDS[service_difference.verdict] if service_difference.verdict else "",

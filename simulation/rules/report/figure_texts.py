@@ -170,8 +170,10 @@ MEANINGS = (
 """What the less common figures mean."""
 SERVICE_MEANINGS = (
     "In time are requests that met their service's aim. Waits are those for a place in a replica."
-    " Slice-hours are what its replicas held. Lost are requests whose replica ended meanwhile."
-    " A replica that came late shows in its requests alone."
+    " Slice-hours are what its replicas held; in a pool, what it used of all their replicas, whose"
+    " idle time is the service's whose slots they are. Loads are those of its model into replicas"
+    " that ran. Lost are requests whose replica ended meanwhile. A replica that came late shows in"
+    " its requests alone."
 )
 """What the figures of services mean."""
 

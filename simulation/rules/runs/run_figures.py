@@ -61,9 +61,10 @@ class ReplayedService:
         requests: requests that came.
         attainment: share of them that were answered within the service's aim, 0 to 1.
         wait_p99_s: 99th percentile of their waits.
-        slice_s: slice-seconds that replicas held.
+        slice_s: slice-seconds that replicas held; in a pool, that it used of all their replicas.
         changes: how often a replica was started or stopped.
         lost: requests whose replica ended while it worked on them.
+        loads: how often a replica that ran loaded its model, in a pool.
     """
 
     service: str
@@ -73,6 +74,7 @@ class ReplayedService:
     slice_s: float
     changes: int
     lost: int = 0
+    loads: int = 0
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ def _service(of: ServiceOutcome) -> ReplayedService:
         slice_s=of.slice_s,
         changes=of.changes,
         lost=of.lost,
+        loads=of.loads,
     )
 
 

@@ -1,7 +1,8 @@
 """A service's replicas and its place at the gateway, as the launcher would see them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from slicewise.cluster.language.jobs import JobState, JobView, StepView
 from slicewise.cluster.rpc.messages import ServiceView, SlotView
@@ -13,7 +14,8 @@ from slicewise.simulation.rules.services.service import SimulatedService
 
 COUNTER = "model"
 """Name of the one backend that each service has."""
-_PORT = 20_000
+PORT = 20_000
+"""Where the replica of a service's first slot listens."""
 _ALLOTTED = frozenset({"starting", "running", "ending"})
 _OURS = Answer(Probe.OURS)
 _NOTICE_S = 3.0
@@ -67,20 +69,16 @@ class ServiceGateway:
         counts: the number of replicas over time; one entry a change.
     """
 
-    def __init__(self, service: SimulatedService) -> None:
-        engine = service.engine
-        concurrency = service.spec.concurrency
-        self.requests = ServiceRequests(
-            service.arrivals_s,
-            [size * engine.service_s[0] for size in service.sizes],
-            concurrency if isinstance(concurrency, int) else 1,
-            engine.slower,
-        )
+    def __init__(
+        self, service: SimulatedService, requests: ServiceRequests | None = None, port: int = PORT
+    ) -> None:
+        """``requests``: its queue, if it is not one of its own; ``port``: of its first slot."""
+        self.requests = requests_of(service, ServiceRequests) if requests is None else requests
         self.requests.now_s = service.applied_s
         self.runs: dict[int, ReplicaAtGateway] = {}
         self.past: list[tuple[float, float]] = []
         self.counts: list[ReplicaCount] = []
-        self._loads_s = engine.loads_s
+        self._loads_s, self._port = service.engine.loads_s, port
         self._started = 0
         self._looked_s = service.applied_s
 
@@ -94,7 +92,7 @@ class ServiceGateway:
         seen = {slot.index: slot for slot in view.slots if slot.state in _ALLOTTED}
         for index, run in tuple(self.runs.items()):
             if index not in seen or not _is_run(run, seen[index]):
-                self.requests.end(run.requests)
+                self._end(run)
                 self.past.append((run.began_s, now_s))
                 del self.runs[index]
         for index, slot in seen.items():
@@ -119,15 +117,22 @@ class ServiceGateway:
             if run.told_s is None:
                 continue
             must_go = now_s >= run.told_s + max(1.0, kill_wait_s - _BEFORE_KILL_S)
-            if must_go or (not run.requests.in_flight and now_s >= run.told_s + _NOTICE_S):
+            if must_go or (not self._works(run) and now_s >= run.told_s + _NOTICE_S):
                 over.add(index)
         return frozenset(over)
+
+    def _end(self, run: ReplicaAtGateway) -> None:
+        """End what a run works on, which is over."""
+        self.requests.end(run.requests)
+
+    def _works(self, run: ReplicaAtGateway) -> bool:
+        return run.requests.in_flight > 0
 
     def _begun(self, slot: SlotView) -> ReplicaAtGateway:
         # Slurm tells whole seconds; at the look before the run had not begun.
         began_s = max(float(slot.start_s or 0), self._looked_s)
         certificate = f"{slot.job_id}:{slot.start_s}"
-        endpoint = Endpoint(slot.node, *(_PORT + slot.index,) * 2, certificate)
+        endpoint = Endpoint(slot.node, *(self._port + slot.index,) * 2, certificate)
         load_s = self._loads_s[self._started % len(self._loads_s)]
         self._started += 1
         return ReplicaAtGateway(
@@ -144,10 +149,7 @@ class ServiceGateway:
     def backend(self) -> Backend:
         """The service's backend as HAProxy shows it."""
         requests = self.requests
-        servers = tuple(
-            Server(*run.endpoint.place, run.mode, True, run.requests.in_flight, 0, run.digest)
-            for _, run in sorted(self.runs.items())
-        )
+        servers = tuple(self._lines())
         waiting = len(requests.queue)
         return Backend(
             sessions=requests.in_flight + waiting,
@@ -156,6 +158,11 @@ class ServiceGateway:
             arrived=requests.arrived,
             answered=requests.answered + requests.lost,
         )
+
+    def _lines(self) -> Iterator[Server]:
+        for _, run in sorted(self.runs.items()):
+            place, working = run.endpoint.place, run.requests.in_flight
+            yield Server(*place, run.mode, True, working, 0, run.digest)
 
     def answers(self, array_job_id: int) -> Mapping[tuple[int, int], Answer]:
         """What replicas answer that have loaded their model: that they are ours and ready."""
@@ -191,10 +198,24 @@ class ServiceGateway:
     def steps(self, records: tuple[JobView, ...]) -> tuple[StepView, ...]:
         """The steps of running replicas, each with the port that Slurm reserved for it."""
         return tuple(
-            StepView(job.job_id, "0", job.nodes, (_PORT + (job.task_index or 0),))
+            StepView(job.job_id, "0", job.nodes, (self._port + (job.task_index or 0),))
             for job in records
             if job.state is JobState.RUNNING
         )
+
+
+Requests = TypeVar("Requests", bound=ServiceRequests)
+
+
+def requests_of(service: SimulatedService, queue: type[Requests]) -> Requests:
+    """Return the service's requests, of which none has come yet."""
+    engine, concurrency = service.engine, service.spec.concurrency
+    return queue(
+        service.arrivals_s,
+        [size * engine.service_s[0] for size in service.sizes],
+        concurrency if isinstance(concurrency, int) else 1,
+        engine.slower,
+    )
 
 
 def _is_run(run: ReplicaAtGateway, slot: SlotView) -> bool:

@@ -1,5 +1,7 @@
 """The launcher's turns for one service, by its own decisions: ``turn/plan.py``."""
 
+from collections.abc import Iterable
+
 from slicewise.cluster.rpc.messages import DesiredSlotsAnswer, ServiceView
 from slicewise.launcher.rules.gateway.types import load_of
 from slicewise.launcher.rules.turn.resting_services import Rest, RestSight, rest
@@ -32,7 +34,7 @@ class ServiceLauncher:
         backend, lines = gateway.backend(), len(view.slots)
         sight = RestSight.of((view,), (backend, COUNTER), lines, {})
         if self.rests is not None:
-            before = self._with_looks(self.rests, now_s)
+            before = with_looks(self.rests, now_s, self._every_s)
             if before.lasts(self.state, sight, now_s):
                 self.rests = before.later(now_s)
                 return None
@@ -51,18 +53,25 @@ class ServiceLauncher:
         self.rests = rest(self.state, plan, sight, now_s)
         return plan
 
-    def _with_looks(self, before: Rest, now_s: float) -> Rest:
-        """Count the looks before this one that would have been made since the last turn."""
-        looks = max(0, int((now_s - before.at_s) / self._every_s) - 1)
-        at_s = before.at_s + looks * self._every_s
-        return before._replace(at_s=at_s, looks=before.looks + looks)
-
     def hear(self, array_job_id: int, desired: DesiredSlots, answer: DesiredSlotsAnswer) -> None:
         """Remember what the daemon answered to desired slots."""
         self.state = after_answer(self.state, array_job_id, desired, answer)
 
     def due_s(self, now_s: float, next_request_s: float) -> float:
         """When the next turn is due: at rest with the next request, or once it is over."""
-        if self.rests is None:
-            return now_s + self._every_s
-        return max(now_s, min(next_request_s, self.rests.until_s))
+        rests = () if self.rests is None else (self.rests,)
+        return next_turn_s(rests, now_s, next_request_s, self._every_s)
+
+
+def with_looks(before: Rest, now_s: float, every_s: float) -> Rest:
+    """Count the looks before this one that would have been made since the last turn."""
+    looks = max(0, int((now_s - before.at_s) / every_s) - 1)
+    return before._replace(at_s=before.at_s + looks * every_s, looks=before.looks + looks)
+
+
+def next_turn_s(
+    rests: Iterable[Rest], now_s: float, next_request_s: float, every_s: float
+) -> float:
+    """When the next turn is due: at rest with the next request, or once a rest is over."""
+    until_s = min((rest.until_s for rest in rests), default=None)
+    return now_s + every_s if until_s is None else max(now_s, min(next_request_s, until_s))

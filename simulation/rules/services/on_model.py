@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from types import MappingProxyType
 
 from slicewise.cluster.language.jobs import JobView, RunOfJob
 from slicewise.cluster.language.leader import ALONE
@@ -11,10 +12,17 @@ from slicewise.cluster.language.service import limit_min
 from slicewise.cluster.language.slurm.interface import JobChange, Target, Tasks
 from slicewise.cluster.rpc.messages import DesiredSlotsAnswer, EvictRequest, ServiceView
 from slicewise.launcher.rules.gateway.types import ServerMode
+from slicewise.launcher.rules.pools.busy import Parts, Run
+from slicewise.launcher.rules.pools.members import sharing
+from slicewise.launcher.rules.turn.service import ServicePlan
 from slicewise.launcher.rules.turn.state import DesiredSlots
 from slicewise.simulation.rules.services.gateway_place import ServiceGateway
 from slicewise.simulation.rules.services.launcher import ServiceLauncher
+from slicewise.simulation.rules.services.pool_gateway import PoolGateway
+from slicewise.simulation.rules.services.pool_launcher import PoolLauncher
+from slicewise.simulation.rules.services.pool_requests import pass_together
 from slicewise.simulation.rules.services.request_figures import (
+    MINUTE_S,
     ServiceOutcome,
     ServiceRecord,
     outcome,
@@ -41,6 +49,20 @@ _LEASES_S = 5.0
 
 
 @dataclass(slots=True, eq=False)
+class _Pool:
+    """Services that share replicas.
+
+    Attributes:
+        gateways: what they have at the gateway, by ``tenant/service``.
+        running: those that were applied.
+    """
+
+    launcher: PoolLauncher
+    gateways: dict[str, PoolGateway] = field(default_factory=dict)
+    running: "list[_Running]" = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
 class _Running:
     """A service that was applied.
 
@@ -52,13 +74,16 @@ class _Running:
         records: Slurm's of its array, as its last turn saw them.
         calm_s: until when no turn is made unless something moves.
         changes_s: when a replica was released, withdrawn or told to end.
+        pool: the services with which it shares replicas; None if it shares none.
+        pooled: slice-seconds of others' replicas that it has used, by when that minute began; below
+            0 others of its own.
     """
 
     service: SimulatedService
     array: int
     cost_millislices: int
     gateway: ServiceGateway
-    launcher: ServiceLauncher
+    launcher: ServiceLauncher | PoolLauncher
     due_s: float
     view: ServiceView
     desired: frozenset[int] = frozenset()
@@ -68,6 +93,8 @@ class _Running:
     leases_s: float = 0.0
     recovery: SlotRecovery = field(default_factory=SlotRecovery)
     changes_s: list[float] = field(default_factory=list)
+    pool: _Pool | None = None
+    pooled: dict[float, float] = field(default_factory=lambda: defaultdict(float))
 
 
 class ServicesOnModel:
@@ -89,14 +116,21 @@ class ServicesOnModel:
         *,
         every_s: float = 1.0,
         calm_s: float = 0.0,
+        memory_mib: Mapping[str, int | None] = MappingProxyType({}),
     ) -> None:
         """``every_s``: seconds between two turns for a service for which something moves;
-        ``calm_s`` the same while its replicas just work: no request waits, no slot changes.
+        ``calm_s`` the same while its replicas just work: no request waits, no slot changes;
+        ``memory_mib``: of a GPU, by GRES type.
         """
         self._model, self._quotas = model, quotas
         self._every_s, self._calm_s = every_s, calm_s
+        self._memory_mib = memory_mib
         self._coming = sorted(services, key=lambda service: (service.applied_s, service.key))
         self._running: list[_Running] = []
+        self._pools = dict[str, _Pool]()
+        members = ((m.key, m.user, m.spec.values()) for m in self._coming if m.spec.pool)
+        for keys in sharing(members):
+            self._pools |= dict.fromkeys(keys, _Pool(PoolLauncher(every_s)))
         self._jobs_of: tuple[Sequence[JobView], Mapping[str, Sequence[JobView]]] = ((), {})
         self.evictions = Evictions(ALONE, lambda: self._model.now_s)
 
@@ -132,7 +166,7 @@ class ServicesOnModel:
             self._apply(self._coming.pop(0))
         for service in self._running:
             if service.due_s <= until_s:
-                self._turn(service, until_s)
+                self._turn(_together(service), until_s)
 
     def leave(self, runs: frozenset[RunOfJob], why: str) -> None:
         """Tell those of these runs that are replicas to move, as the daemon is asked to."""
@@ -149,7 +183,10 @@ class ServicesOnModel:
 
     def records(self, until_s: float) -> tuple[ServiceRecord, ...]:
         """Return what each service left behind up to a moment that is not to come."""
-        return tuple(_recorded(service, until_s) for service in self._running)
+        for service in self._running:
+            requests = [member.gateway.requests for member in _together(service)]
+            pass_together(requests, max(until_s, *(queue.now_s for queue in requests)))
+        return tuple(map(_recorded, self._running))
 
     def gateway(self, key: str) -> ServiceGateway:
         """Return what is at the gateway of ``tenant/service``; KeyError unless it was applied."""
@@ -158,36 +195,62 @@ class ServicesOnModel:
     def _apply(self, service: SimulatedService) -> None:
         asked = replace(array_of(service, len(self._running) + 1), finishes=True)
         array = self._model.submit(asked)
-        shape, launcher = service.spec.replica_shape, ServiceLauncher(service, self._every_s)
-        cost = shape.cost_millislices(self._quotas.costs)
-        gateway, at_s = ServiceGateway(service), service.applied_s
+        cost = service.spec.replica_shape.cost_millislices(self._quotas.costs)
+        pool, at_s = self._pools.get(service.key), service.applied_s
+        gateway: ServiceGateway
+        launcher: ServiceLauncher | PoolLauncher
+        if pool is None:
+            gateway, launcher = ServiceGateway(service), ServiceLauncher(service, self._every_s)
+        else:
+            gateway, launcher = PoolGateway(service, pool.gateways), pool.launcher
         view = self._look(service, array, gateway)
-        self._running.append(_Running(service, array, cost, gateway, launcher, at_s, view))
+        running = _Running(service, array, cost, gateway, launcher, at_s, view, pool=pool)
+        self._running.append(running)
+        if pool is not None:
+            pool.running.append(running)
 
-    def _turn(self, service: _Running, now_s: float) -> None:
-        service.gateway.requests.pass_until(now_s)
-        if self._is_calm(service, now_s):
-            service.due_s = now_s + self._every_s
-            return
-        service.records, service.calm_s = self._records(service.array), now_s + self._calm_s
-        view = service.gateway.follow(self._look(service.service, service.array, service.gateway))
-        service.view = self._shown(view)
-        self._guard(service, now_s)
-        plan = service.launcher.decide(service.view, service.gateway, now_s)
-        if plan is not None:
+    def _turn(self, together: Sequence[_Running], now_s: float) -> None:
+        """Make a turn for services that share replicas, or for one that shares none."""
+        pass_together([service.gateway.requests for service in together], now_s)
+        if (pool := together[0].pool) is not None:
+            _note_use(pool, now_s)
+        due_s = now_s + self._every_s
+        if not all(self._is_calm(service, now_s) for service in together):
+            due_s = self._decide(together, now_s)
+        for service in together:
+            service.due_s = due_s
+
+    def _decide(self, together: Sequence[_Running], now_s: float) -> float:
+        """Let the launcher decide, and carry it out; return when its next turn is due."""
+        for service in together:
+            service.records, service.calm_s = self._records(service.array), now_s + self._calm_s
+            look = self._look(service.service, service.array, service.gateway)
+            service.view = self._shown(service.gateway.follow(look))
+            self._guard(service, now_s)
+        plans = _decided(together, now_s)
+        for service, plan in plans:
             service.gateway.apply(plan.route)
+        for service, plan in plans:
+            if isinstance(service.gateway, PoolGateway):
+                service.gateway.load(service.array, plan.models)
             desired = plan.desired_by_array.get(service.array)
             if desired is not None:
                 service.launcher.hear(service.array, desired, self._bring(service, desired, now_s))
+        for service in together:
+            self._follow_runs(service, now_s)
+        queues = [service.gateway.requests for service in together]
+        next_s = min(requests.arrivals[requests.arrived] for requests in queues)
+        due_s = together[0].launcher.due_s(now_s, next_s)
+        is_ending = any(service.gateway.is_ending for service in together)
+        return min(due_s, now_s + self._every_s) if is_ending else due_s
+
+    def _follow_runs(self, service: _Running, now_s: float) -> None:
+        """Extend leases that are due, and end the runs that have done what they had to do."""
         if now_s >= service.leases_s and service.gateway.runs:
             self._extend(service, now_s)
             service.leases_s = now_s + _LEASES_S
         if over := service.gateway.finished(self._model.kill_wait_s):
             self._model.finish(Tasks(service.array, over))
-        requests = service.gateway.requests
-        service.due_s = service.launcher.due_s(now_s, requests.arrivals[requests.arrived])
-        if service.gateway.is_ending:
-            service.due_s = min(service.due_s, now_s + self._every_s)
 
     def _is_calm(self, by_holder: _Running, now_s: float) -> bool:
         """Whether a turn would see what the last one has seen, but for requests that are served."""
@@ -199,9 +262,15 @@ class ServicesOnModel:
             return False
         told = self.evictions.ending or self.evictions.has_waiting
         told = told or any(slot.ends_in_s is not None for slot in by_holder.view.slots)
-        moves = by_holder.gateway.is_ending or any(
-            run.mode is not ServerMode.READY and run.loaded_s <= now_s
-            for run in by_holder.gateway.runs.values()
+        gateway = by_holder.gateway
+        loads = isinstance(gateway, PoolGateway) and gateway.is_loading
+        moves = (
+            loads
+            or gateway.is_ending
+            or any(
+                run.mode is not ServerMode.READY and run.loaded_s <= now_s
+                for run in gateway.runs.values()
+            )
         )
         return not (told or moves) and self._records(by_holder.array) == by_holder.records
 
@@ -216,7 +285,7 @@ class ServicesOnModel:
             gateway.steps(records),
             {array: service.spec.values()},
         )
-        (view,) = services(look, self._quotas.costs)
+        (view,) = services(look, self._quotas.costs, self._memory_mib)
         return view
 
     def _shown(self, view: ServiceView) -> ServiceView:
@@ -298,10 +367,47 @@ class ServicesOnModel:
             self._model.update(target, JobChange(time_limit_min=limit))
 
 
-def _recorded(service: _Running, until_s: float) -> ServiceRecord:
+def _together(service: _Running) -> Sequence[_Running]:
+    """The services with which one shares replicas, itself among them."""
+    return [service] if service.pool is None else service.pool.running
+
+
+def _decided(together: Sequence[_Running], now_s: float) -> Sequence[tuple[_Running, ServicePlan]]:
+    """What the launcher decides for these services; nothing while all are at rest."""
+    launcher = together[0].launcher
+    if isinstance(launcher, ServiceLauncher):
+        (service,) = together
+        plan = launcher.decide(service.view, service.gateway, now_s)
+        return [] if plan is None else [(service, plan)]
+    plans = launcher.decide(
+        {
+            member.service.key: (member.service, member.view, member.gateway)
+            for member in together
+            if isinstance(member.gateway, PoolGateway)
+        },
+        now_s,
+    )
+    keyed = ((member, member.service.key) for member in together)
+    return [(member, plans[key]) for member, key in keyed if key in plans]
+
+
+def _note_use(pool: _Pool, now_s: float) -> None:
+    """Note which services have used replicas of others since the last look."""
+    parts = dict[Run, Parts]()
+    by_key = {service.service.key: service for service in pool.running}
+    by_array = {service.array: service for service in pool.running}
+    for service in pool.running:
+        parts |= pool.gateways[service.service.key].parts(service.array)
+    for (array, key), used_s in pool.launcher.used(parts, now_s).items():
+        slice_s = used_s * by_array[array].cost_millislices / 1000
+        minute_s = now_s // MINUTE_S * MINUTE_S
+        by_key[key].pooled[minute_s] += slice_s
+        by_array[array].pooled[minute_s] -= slice_s
+
+
+def _recorded(service: _Running) -> ServiceRecord:
     gateway = service.gateway
     requests = gateway.requests
-    requests.pass_until(max(until_s, requests.now_s))
     return ServiceRecord(
         service=service.service,
         waits_s=tuple(requests.waits),
@@ -309,4 +415,6 @@ def _recorded(service: _Running, until_s: float) -> ServiceRecord:
         runs=(*gateway.past, *((run.began_s, inf) for run in gateway.runs.values())),
         changes_s=tuple(service.changes_s),
         cost_millislices=service.cost_millislices,
+        loads_s=tuple(gateway.loads_s) if isinstance(gateway, PoolGateway) else (),
+        pooled=service.pooled,
     )

@@ -1,13 +1,14 @@
 """What became of a service's requests, and what its replicas held for that."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import ceil, inf
 
 from slicewise.simulation.rules.services.service import SimulatedService
 
 _TAIL = 0.99
+MINUTE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,9 @@ class ServiceRecord:
         runs: from when to when each replica held its slices; ``inf`` if it still did.
         changes_s: when a replica was released, withdrawn or told to end.
         cost_millislices: of one replica.
+        loads_s: when replicas that ran began to load its model, in Unix seconds.
+        pooled: slice-seconds of other services' replicas that it has used, by when that minute
+            began; below 0 others of its own.
     """
 
     service: SimulatedService
@@ -30,6 +34,8 @@ class ServiceRecord:
     runs: Sequence[tuple[float, float]]
     changes_s: Sequence[float]
     cost_millislices: int
+    loads_s: Sequence[float] = ()
+    pooled: Mapping[float, float] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -42,9 +48,12 @@ class ServiceOutcome:
             has waited until the end.
         judged, in_time: how many of these requests can be judged, and how many of those met the
             service's aim. One that still waited, and not for too long yet, is not judged.
-        slice_s: slice-seconds that replicas held, from the allotment to the end of their jobs.
+        slice_s: slice-seconds that replicas held, from the allotment to the end of their jobs. In a
+            pool what it used of others' replicas counts, and what others used of its own does not:
+            together they come to what all their replicas held.
         changes: how often a replica was released, withdrawn or told to end.
         lost: requests whose replica ended while it worked on them.
+        loads: how often a replica that ran loaded its model, in a pool.
     """
 
     service: str
@@ -54,6 +63,7 @@ class ServiceOutcome:
     slice_s: float
     changes: int
     lost: int
+    loads: int = 0
 
     @property
     def requests(self) -> int:
@@ -81,6 +91,7 @@ def joined_outcome(parts: Sequence[ServiceOutcome]) -> ServiceOutcome:
         slice_s=sum(part.slice_s for part in parts),
         changes=sum(part.changes for part in parts),
         lost=sum(part.lost for part in parts),
+        loads=sum(part.loads for part in parts),
     )
 
 
@@ -113,7 +124,11 @@ def outcome(of: ServiceRecord, *, since_s: float, until_s: float) -> ServiceOutc
         ),
         judged=judged,
         in_time=in_time,
-        slice_s=held_s * of.cost_millislices / 1000,
+        slice_s=held_s * of.cost_millislices / 1000
+        + sum(
+            slice_s for at_s, slice_s in of.pooled.items() if since_s - MINUTE_S < at_s < until_s
+        ),
         changes=sum(since_s <= at_s < until_s for at_s in of.changes_s),
         lost=lost,
+        loads=sum(since_s <= at_s < until_s for at_s in of.loads_s),
     )

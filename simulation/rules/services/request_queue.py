@@ -80,6 +80,12 @@ class ServiceRequests:
         self._ends: list[tuple[float, int, RunningReplica, int]] = []
         self._order = 0
 
+    @property
+    def next_s(self) -> float:
+        """When a request comes or is answered next; ``inf`` if none is."""
+        at_s = self.arrivals[self.arrived]
+        return min(self._ends[0][0], at_s) if self._ends else at_s
+
     def pass_until(self, until_s: float) -> None:
         """Let requests come and be answered up to that time, in order."""
         ends, arrivals = self._ends, self.arrivals
@@ -137,13 +143,21 @@ class ServiceRequests:
         if self.queue:
             self._wait(request, at_s)
             return
-        replica = min(self.ready, key=_BUSY, default=None)
+        replica = self._least_busy()
         if replica is not None and replica.in_flight < self.concurrency:
             self._serve(request, replica, at_s)
             return
         if replica is None:
             self.wakes.append(request)
         self._wait(request, at_s)
+
+    def _least_busy(self) -> RunningReplica | None:
+        """Return the replica that gets the next request, if it has a place; None without one."""
+        return min(self.ready, key=_BUSY, default=None)
+
+    def _slowdown(self, replica: RunningReplica) -> float:
+        """By what the seconds of a request are multiplied that a replica has just got."""
+        return self._slower[min(replica.in_flight, len(self._slower)) - 1]
 
     def _wait(self, request: int, at_s: float) -> None:
         is_late = self.in_time is not None and len(self.queue) >= max(self.in_time, 1)
@@ -153,8 +167,7 @@ class ServiceRequests:
         self.waits[request] = at_s - self.arrivals[request]
         replica.in_flight += 1
         self.in_flight += 1
-        slower = self._slower[min(replica.in_flight, len(self._slower)) - 1]
-        ends_s = at_s + self._service[request] * slower
+        ends_s = at_s + self._service[request] * self._slowdown(replica)
         self.answers[request] = ends_s
         self._order += 1
         heappush(self._ends, (ends_s, self._order, replica, request))

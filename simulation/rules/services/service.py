@@ -22,10 +22,13 @@ class EngineModel:
             takes the n-th of them, and after the last of them it is the first's turn again.
         service_s: mean seconds of a request in a replica that works on 1, 2, ... requests; the last
             counts for more, too.
+        model_load_s: seconds until a replica of a pool that runs has loaded the model; 0: as long
+            as a start takes in the mean.
     """
 
     loads_s: tuple[float, ...]
     service_s: tuple[float, ...]
+    model_load_s: float = 0.0
 
     @classmethod
     def measured(cls, loads_s: tuple[float, ...], seconds: Mapping[int, float]) -> "EngineModel":

@@ -1,7 +1,7 @@
 """Turns a trace of requests into what one service gets: when each comes, and how long it takes."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slicewise.cluster.language.service import ServiceSpec
 from slicewise.simulation.rules.history.traced_request import TracedRequest
@@ -13,6 +13,7 @@ LOAD_S = 60.0
 """Seconds for which a replica loads where nobody has measured it, if its service allows so many."""
 REQUEST_S = 1.0
 """Seconds of a request where neither trace nor engine say any."""
+_LOADS_AS_A_START = "a replica of its pool that runs loads its model for as long as one starts"
 TICK_S = 3.0
 """The longest tick of a clock that recorded a trace: requests of one moment came within it."""
 
@@ -24,10 +25,12 @@ class EngineFigures:
     Attributes:
         loads_s: as in ``EngineModel``.
         seconds: mean seconds of a request, by requests that the replica works on.
+        model_load_s: as in ``EngineModel``.
     """
 
     loads_s: tuple[float, ...] = ()
     seconds: Mapping[int, float] = field(default_factory=dict, hash=False)
+    model_load_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -70,16 +73,23 @@ def traffic(
     engine = EngineModel.measured(loads_s, figures.seconds or {1: mean_s})
     if timed:
         engine = EngineModel(loads_s, tuple(mean_s * slower for slower in engine.slower))
+    engine = replace(engine, model_load_s=figures.model_load_s)
     assumed = (
         *([] if figures.loads_s else [f"a replica loads for {loads_s[0]:g} s"]),
+        *([] if figures.model_load_s or spec.pool is None else [_LOADS_AS_A_START]),
         *([] if figures.seconds else [_assumed(is_timed=bool(timed), has_tokens=has_tokens)]),
     )
     return Traffic(
         tuple(begin_s + at_s for at_s in _spread([request.at_s for request in trace])),
         tuple(each / mean_s for each in seconds),
         engine,
-        ", and ".join(assumed),
+        _listed(assumed),
     )
+
+
+def _listed(words: Sequence[str]) -> str:
+    *before, last = words or ("",)
+    return ", and ".join((", ".join(before), last)) if before else last
 
 
 def _assumed(*, is_timed: bool, has_tokens: bool) -> str:

@@ -97,7 +97,10 @@ class SlicewiseOnModel:
         nothing = SlotQuotas({}, Attainable({}, {}, {}), {}, self._partitions, self._costs)
         services = (service.since(now_s) for service in by.services)
         self.services = ServicesOnModel(
-            model, services, nothing, every_s=by.turn_s, calm_s=by.calm_s
+            *(model, services, nothing),
+            every_s=by.turn_s,
+            calm_s=by.calm_s,
+            memory_mib=settings.memory_mib,
         )
         self._ended_runs: list[EndedRun] = []
         self._has_requeued = False

@@ -61,8 +61,17 @@ _SERVICE_KEYS = frozenset(
             "gpus",
             "keep_alive_s",
         ),
-        *("lease_s", "max_queue_s", "max_replicas", "memory_mib", "min_replicas", "need_gib"),
-        *("nodes", "p95_ms", "priority_class", "profile", "readiness", "retry_once"),
+        *("lease_s", "max_queue_s", "max_replicas", "memory_mib", "min_replicas", "model_mib"),
+        *(
+            "need_gib",
+            "nodes",
+            "p95_ms",
+            "pool",
+            "priority_class",
+            "profile",
+            "readiness",
+            "retry_once",
+        ),
         *("session_affinity", "start_timeout_s", "tensor_parallel", "tpot_ms", "ttft_ms"),
     }
 )

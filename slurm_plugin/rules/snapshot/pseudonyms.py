@@ -42,7 +42,7 @@ class Pseudonyms:
         return self._other("u", name)
 
     def job(self, name: str) -> str:
-        """Of a job or a service."""
+        """Of a job, a service or a pool of services."""
         return self._other("j", name)
 
     def account(self, name: str) -> str:
@@ -190,7 +190,11 @@ def _settings(values: Mapping[str, Any], names: Pseudonyms) -> Mapping[str, Any]
 
 
 def _service(service: SnapshotService, names: Pseudonyms) -> SnapshotService:
-    return replace(service, tenant=names.account(service.tenant), name=names.job(service.name))
+    values = service.values
+    if (pool := values.get("pool")) is not None:
+        values = {**values, "pool": names.job(pool)}
+    tenant, name = names.account(service.tenant), names.job(service.name)
+    return replace(service, tenant=tenant, name=name, values=values)
 
 
 def _ledger(view: LedgerView, names: Pseudonyms) -> LedgerView:

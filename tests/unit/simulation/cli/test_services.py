@@ -207,3 +207,31 @@ def test_only_slicewise_runs_services(chat: Path):
     with pytest.raises(InvalidInputError, match="Slurm's own"):
         of.of_plans(alone, None)
     assert AskedServices().of_plans(alone, None) == (alone, None, ())
+
+
+POOLED = VALUES | {"pool": "small", "model_mib": "900"}
+
+
+def test_services_of_a_snapshot_keep_their_pool(trace: Path):
+    of = with_services(
+        SnapshotService(7, "nlp", "chat", POOLED), SnapshotService(8, "nlp", "tag", POOLED)
+    )
+    found = asked(of, f"{CHAT}={trace}", f"nlp/tag={trace}")
+    assert [one.spec.pool for one in found.services] == ["small", "small"]
+    assert len({one.spec.model for one in found.services}) == 2
+    assert found.pooled == ()
+    assert any("nlp/chat, nlp/tag share replicas" in note for note in found.notes)
+
+
+def test_traces_of_one_time_keep_their_distance_in_a_pool(trace: Path, tmp_path: Path):
+    later = tmp_path / "later.csv"
+    later.write_text("arrival_s,service_s\n400,1\n")
+    of = with_services(
+        SnapshotService(7, "nlp", "chat", POOLED), SnapshotService(8, "nlp", "tag", POOLED)
+    )
+    words = f"{CHAT}={trace}", f"nlp/tag={later}"
+    demanded = demand(of, None, start_s=None, days=None, seed=1)
+    found = asked_services(of, demanded, (), words, in_pools=True)
+    assert [one.arrivals_s[0] - START_S for one in found.pooled] == [0, 300]
+    assert [one.spec.pool for one in found.services] == [None, None]
+    assert asked(of, *words).services[1].arrivals_s == (START_S,)

@@ -117,13 +117,67 @@ def test_a_service_under_a_load_stands_beside_the_jobs(
     shown = said("--change", change, "--days", 1, *chat, "--output", page)
     assert re.search(r"^nlp/chat +20 +\d.* (gains|loses|as before)$", shown, flags=re.MULTILINE)
     assert "nlp/chat: 20 requests, moved to begin with the simulated time" in shown
-    assert "Slice-hours are what its replicas held." in page.read_text()
+    assert "Slice-hours are what its replicas held; in a pool" in page.read_text()
     found = json.loads(said("--days", 1, *chat, "--json"))
     (service,) = found["present"]["services"]
     assert (service["service"], service["requests"], service["lost"]) == ("nlp/chat", 20, 0)
     # A replica of seven slices works on each for 40 s.
     assert service["slice_s"] > 7 * 20 * 40
     assert found["service_verdicts"] == [{"service": "nlp/chat", "interval": None, "verdict": None}]
+
+
+@pytest.fixture
+def small_models(tmp_path: Path) -> tuple[str, ...]:
+    """Three services of nlp, each asked for a second each five minutes, in turn."""
+    words: list[str] = []
+    for nth, name in enumerate(("bert", "ner", "tag")):
+        file, trace = tmp_path / f"{name}.toml", tmp_path / f"{name}.csv"
+        file.write_text(
+            f'[service]\nname = "{name}"\ntenant = "nlp"\nmodel = "{name}"\n'
+            'model_repository = "/m"\nprofile = "a100"\nmax_queue_s = 30\nmodel_mib = 900\n'
+            "[engine]\nloads_s = [20]\nmodel_load_s = 2\n"
+        )
+        trace.write_text("\n".join(f"{at_s},1" for at_s in range(60 * nth, 1200, 300)))
+        words += ["--service", str(file), "--requests", f"nlp/{name}={trace}"]
+    return tuple(words)
+
+
+@pytest.mark.slow
+def test_what_a_pool_would_save_stands_beside_the_services_alone(
+    said: Said, small_models: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(inputs, "read_site", lambda _: site(None))
+    page = tmp_path / "pool.html"
+    words = (*small_models, "--pool", "--days", 1, "--json", "--output", page)
+    found = json.loads(said(*words))
+    text = page.read_text()
+    assert "No jobs of the past: the services have the cluster for themselves, for 1 day" in text
+    assert "nlp/bert, nlp/ner, nlp/tag share replicas: models of 2,700 MiB together" in text
+    assert "together" in text
+    alone, pooled = (found["services_together"][side] for side in ("present", "changed"))
+    assert (alone["requests"], pooled["requests"]) == (12, 12)
+    assert pooled["slice_s"] < 0.6 * alone["slice_s"]
+    assert (alone["loads"], pooled["loads"] >= 2) == (0, True)
+    by_service = [one["slice_s"] for one in found["changed"]["services"]]
+    assert sum(by_service) == pytest.approx(pooled["slice_s"])
+
+
+def test_what_can_not_share_replicas_is_refused_with_why(said: Said, small_models: tuple[str, ...]):
+    file = Path(small_models[1])
+    words = file.read_text()
+    assert "nlp/bert is the only service of nlp" in refused(said, "--pool", *small_models[:4])
+    assert "--pool names no services" in refused(said, "--pool")
+    for line, why in (
+        ("cpus = 4", "nlp/ner can't share replicas with nlp/bert: cpus differs"),
+        ('engine = "vllm"', "can't load and unload models"),
+        ("nodes = 2", "nodes"),
+    ):
+        file.write_text(words.replace("[engine]", f"{line}\n[engine]"))
+        assert why in refused(said, "--pool", *small_models)
+    file.write_text(words.replace('model = "bert"', 'model = "ner"'))
+    assert "have a model of the same name" in refused(said, "--pool", *small_models)
+    file.write_text(words.replace("model_mib = 900\n", ""))
+    assert "nlp/bert: how many models fit" in refused(said, "--pool", *small_models)
 
 
 def test_a_report_takes_the_place_of_no_service_and_no_trace(said: Said, chat: tuple[str, ...]):

@@ -141,3 +141,15 @@ def test_a_line_of_deep_json_costs_only_itself(tmp_path: Path):
     line = '{"timestamp": 1, "input_length": 1, "output_length": 2}\n'
     trace = read(tmp_path, line + '{"a":' * 9000 + "\n" + line)
     assert (len(trace.requests), trace.unread) == (2, 1)
+
+
+def test_counts_are_spread_over_the_time_since_the_count_before(tmp_path: Path):
+    trace = read(tmp_path, "arrival_s,requests\n160,2\n100,0\n220,0.5\n280,0.5\n340,-1\n")
+    assert [one.at_s for one in trace.requests] == [0.0, 30.0, 135.0]
+    assert (trace.begin_s, trace.unread) == (115.0, 1)
+    assert "spread evenly" in trace.assumed[0]
+
+
+def test_more_requests_than_anybody_counts_are_not_read(tmp_path: Path):
+    trace = read(tmp_path, "arrival_s,requests\n60,1e9\n120,1\n")
+    assert (len(trace.requests), trace.unread) == (1, 1)

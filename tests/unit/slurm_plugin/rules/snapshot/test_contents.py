@@ -14,6 +14,7 @@ from slicewise.slurm_plugin.rules.snapshot.archive import write_archive
 from slicewise.slurm_plugin.rules.snapshot.contents import (
     HISTORY,
     STATE,
+    SnapshotService,
     from_values,
     scheduling_values,
     service_values,
@@ -205,4 +206,19 @@ def test_a_part_with_a_default_may_be_missing() -> None:
 
 def test_of_a_service_its_aims_are_kept_and_no_path() -> None:
     aims = {"max_queue_s": "5", "p95_ms": "900", "ttft_ms": "300", "tpot_ms": "20"}
+    aims |= {"pool": "small", "model_mib": "900"}
     assert service_values({**aims, "model_repository": "/secret", "model": "x"}) == aims
+
+
+def test_services_of_a_pool_have_one_of_another_name() -> None:
+    values = {"pool": "secret", "model_mib": "900"}
+    of = replace(
+        snapshot(),
+        services=tuple(
+            SnapshotService(nth, "vision", name, values) for nth, name in enumerate("ab")
+        ),
+    )
+    other = under_other_names(of, NAMES)
+    assert "secret" not in to_json(other)
+    assert len({service.values["pool"] for service in other.services}) == 1
+    assert other.services[0].values["model_mib"] == "900"
