@@ -1,6 +1,7 @@
 """Commands of ``slicewise service`` that take a service's file: apply, rollback, render, schema."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +21,7 @@ from slicewise.cluster.rpc.messages import CheckRequest, SubmitAnswer
 from slicewise.cluster.rpc.order_messages import OrderRequest
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
+from slicewise.cluster.runtime.user_names import user_name
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.sbatch import Submitted, submit_service, why_no_start
@@ -33,6 +35,7 @@ from slicewise.launcher.cli.service_view import view_app
 from slicewise.launcher.cli.service_wait import Started, Timeout, start_once, wait_app, wait_for
 from slicewise.launcher.gateway.identity import certificate
 from slicewise.launcher.rules.engines.registry import engine_named, start_settings
+from slicewise.launcher.rules.pools.notes import pool_notes
 from slicewise.launcher.rules.services.apply_plan import (
     Action,
     ApplyPlan,
@@ -272,7 +275,8 @@ async def _plan(settings: Settings, spec: ServiceSpec, *, force: bool) -> ApplyP
     require_usable(engine_named(spec.engine), shape, settings)
     plan = plan_apply(spec, view, shape.cost_millislices(settings.costs), force=force)
     living = frozenset(service.array_job_id for service in view.services)
-    notes = (*plan.notes, *_no_start_note(against))
+    shares = pool_notes(spec, user_name(os.getuid()), view.services)
+    notes = (*plan.notes, *shares, *_no_start_note(against))
     return replace(plan, notes=notes, living=living, replica=_cost_of(shape, settings))
 
 

@@ -23,6 +23,15 @@ init_app = typer.Typer()
 _ANY_TENANT = "tenant"
 
 
+Pool = Annotated[
+    str,
+    typer.Option(
+        help="The pool whose services share replicas; --profile or --measured says which, since"
+        " those of a pool are alike and hold several models."
+    ),
+]
+
+
 @dataclass(frozen=True)
 class DraftWritten:
     """The file that ``service init`` wrote, and why the engine could not load it."""
@@ -35,6 +44,7 @@ class DraftWritten:
     "init",
     epilog="Examples: slicewise service init /models/bert"
     " | slicewise service init /models --model bert --tenant vision --profile 1g.10gb"
+    " | slicewise service init /models --model bert --pool small --profile 1g.10gb"
     " | slicewise service init /models --model llama --measured llama.profile.json --ttft-ms 500",
 )
 def init_service(
@@ -54,6 +64,7 @@ def init_service(
     profile: Annotated[
         str, typer.Option(help="GRES type of a replica; unset: need_gib, by the files' size.")
     ] = "",
+    pool: Pool = "",
     measured: Annotated[
         Path | None,
         typer.Option(
@@ -79,6 +90,8 @@ def init_service(
         raise typer.BadParameter(
             "give --ttft-ms, --tpot-ms, --p95-ms with --measured, and then no --profile."
         )
+    if pool and not (profile or measured):
+        raise typer.BadParameter("--pool: its replicas are alike: name their --profile.")
     figures = None
     settings = load_settings()
     if measured is not None:
@@ -88,7 +101,7 @@ def init_service(
     # Slurm's default partition may be one of the site's that gives no GPUs.
     partition = settings.cluster.partitions[0]
     chosen = DraftChoice(
-        tenant or _ANY_TENANT, model, name, profile, figures, partition, model_file
+        tenant or _ANY_TENANT, model, name, profile, figures, partition, model_file, pool
     )
     drafted = draft(repository, chosen)
     if not tenant:

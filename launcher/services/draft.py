@@ -27,12 +27,15 @@ from slicewise.launcher.services.model_repository import (
     directories,
     engine_name_of,
     entries,
+    files_model_mib,
     repository_needs,
     require_choice,
+    require_poolable,
 )
+from slicewise.launcher.services.service_file import require_pool_engine
 
 _DEFAULT = "triton"
-_GIB = 1024**3
+_GIB, _MIB = 1024**3, 1024**2
 _REPLICAS = 2
 _DEADLINE_S = 60
 _LONGEST_NAME = 32
@@ -106,6 +109,7 @@ class DraftChoice:
     measured: MeasuredModels | None = None
     partition: str = ""
     model_file: str = ""
+    pool: str = ""
 
 
 def draft(repository: Path, chosen: DraftChoice) -> Draft:
@@ -120,7 +124,12 @@ def draft(repository: Path, chosen: DraftChoice) -> Draft:
     needs = needs_by_model[model]
     require_choice(needs)
     keys = _keys(repository.absolute(), name, chosen, needs_by_model, needs)
+    if chosen.pool:
+        keep_state = (needs_by_model[key] for key in _with_parts(needs_by_model, needs))
+        require_poolable(needs, keeps_state=any(each.has_sequences for each in keep_state))
+        keys |= _pool_keys(chosen.pool, repository / model)
     spec = service_spec({key: value for key, (value, _) in keys.items()})
+    require_pool_engine(spec)
     lines = (f"{_line(key, value)}{note and f'  # {note}'}" for key, (value, note) in keys.items())
     head = (
         "# All keys: slicewise service schema. What it would do: slicewise service apply --dry-run"
@@ -232,6 +241,19 @@ def _keys(
         keys["need_gib"] = (_need_gib(size), remark)
     if has_sequences:
         keys["session_affinity"] = ("sequence", "the model keeps the state of sequences")
+    return keys
+
+
+def _pool_keys(pool: str, model: Path) -> Keys:
+    """Return the keys of a service that shares replicas: what a replica is stays with the others.
+
+    No engine says how much memory a model takes, so it is estimated by the files.
+    """
+    keys: Keys = {"pool": (pool, "shares replicas with services that are alike")}
+    model_mib = files_model_mib(model)
+    if model_mib is not None:
+        remark = f"estimated: 1.2 times {_bytes(model) / _MIB:.0f} MiB of files, not measured"
+        keys["model_mib"] = (model_mib, remark)
     return keys
 
 

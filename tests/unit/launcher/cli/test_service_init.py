@@ -119,6 +119,33 @@ def test_what_was_typed_is_judged_without_a_daemon(
     refusal(*words, code=code)
 
 
+def test_a_service_of_a_pool_says_how_much_memory_its_model_is_thought_to_take(repository: Path):
+    with (put(repository, "bert") / "weights").open("wb") as weights:
+        weights.truncate(100 * 1024**2)
+    invoke("models", "--pool", "small", "--profile", "1g.10gb")
+    spec = read_service_file(Path("bert.toml"))
+    assert (spec.pool, spec.model_mib, spec.profile) == ("small", 122, "1g.10gb")
+    assert "estimated: 1.2 times 100 MiB of files, not measured" in Path("bert.toml").read_text()
+    assert require_runnable(spec).name == "bert"
+
+
+def test_what_can_t_be_in_a_pool_is_refused_and_not_written(repository: Path):
+    put(repository, "bert", "sequence_batching { }\n")
+    words = ("models", "--pool", "small", "--profile", "1g.10gb")
+    assert "keeps the state of sequences" in str(refusal(*words, code="SW-SERVICE"))
+    assert "name their" in invoke("models", "--pool", "small").stderr
+    assert not Path("bert.toml").exists()
+
+
+def test_an_engine_without_pools_is_refused_in_one(repository: Path):
+    model = repository / "llama"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    (model / "model.safetensors").touch()
+    words = ("models", "--pool", "small", "--profile", "1g.10gb")
+    assert "can't load and unload models" in str(refusal(*words, code="SW-SERVICE"))
+
+
 def test_sequences_are_kept_together(repository: Path):
     put(repository, "bert", CONFIG + "sequence_batching {}")
     invoke("models")
