@@ -40,13 +40,18 @@ class BoundedTls:
     def __init__(
         self, reader: StreamReader, writer: StreamWriter, context: SSLContext, most_bytes: int
     ) -> None:
-        self._reader, self._writer, self._most_bytes = reader, writer, most_bytes
-        # Twice as much, as records may be small, and each has 22 bytes beside its content.
-        self._left = 2 * most_bytes + _BESIDE_BYTES
+        self._reader, self._writer = reader, writer
+        self.allow(most_bytes)
         self._come, self._go = MemoryBIO(), MemoryBIO()
         self._tls = context.wrap_bio(self._come, self._go)
         self._read = bytearray()
         self._is_let_in = True
+
+    def allow(self, most_bytes: int) -> None:
+        """Let the next answer have ``most_bytes``."""
+        self._most_bytes = most_bytes
+        # Twice as much, as records may be small, and each has 22 bytes beside its content.
+        self._left = 2 * most_bytes + _BESIDE_BYTES
 
     async def shake_hands(self) -> None:
         """Do the handshake; raises OSError unless the other side is the one that is expected.

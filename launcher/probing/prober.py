@@ -6,7 +6,7 @@ import secrets
 import time
 from asyncio import IncompleteReadError
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import compress, islice
 from pathlib import Path
@@ -226,10 +226,16 @@ async def probe(gateway: Path, replica: Replica) -> Answer:
     a cost of milliseconds.
     """
     try:
-        peer = _Peer(replica, context(gateway, replica.certificate))
+        tls_context = context(gateway, replica.certificate)
     except (OSError, ValueError):
         # What the replica's batch script has published is no certificate.
         return _SILENT
+    # A handshake for each question would take longer than all else of a start that loads at once.
+    async with AsyncExitStack() as stack:
+        return await _proven(gateway, _Peer(replica, tls_context, _Line(stack)))
+
+
+async def _proven(gateway: Path, peer: "_Peer") -> Answer:
     try:
         async with asyncio.timeout(DEADLINE_S):
             answer = await _introduced(peer)
@@ -250,6 +256,8 @@ async def _ready(gateway: Path, peer: "_Peer", answer: Answer) -> Answer:
     # Meanwhile: no start takes longer since it is timed.
     marks = asyncio.create_task(_marks(gateway, replica))
     try:
+        # Before the inference, whose answer is not read to its end.
+        too_old = await _too_old(peer)
         if replica.adapters:
             # One that can't be loaded keeps neither the model nor other adapters from serving.
             await fit_adapters(gateway, replica)
@@ -258,7 +266,6 @@ async def _ready(gateway: Path, peer: "_Peer", answer: Answer) -> Answer:
         times = ReadyTimes(loaded_s, wall_s())
         if answer.probe is not Probe.OURS:
             return replace(answer, times=times)
-        too_old = await _too_old(peer)
         text, told_s = await marks
         times = replace(times, marks_s=marks_s(text, told_s), weights=weights(text))
         return replace(answer, too_old=too_old, times=times)
@@ -523,12 +530,29 @@ def _understood(engine: Engine, read: Callable[[bytes], _Figures], body: bytes) 
         return None
 
 
+@dataclass
+class _Line:
+    """A connection on which a replica is asked one question after the other.
+
+    Attributes:
+        stack: closes it.
+        free: the connection, if its last answer was read to its end.
+    """
+
+    stack: AsyncExitStack
+    free: BoundedTls | None = None
+
+
 @dataclass(frozen=True)
 class _Peer:
-    """A replica, and the TLS context by which each side proves its identity."""
+    """A replica, and the TLS context by which each side proves its identity.
+
+    Without a line each question has a connection of its own, which none is left open for.
+    """
 
     replica: Replica
     tls: SSLContext
+    line: _Line | None = None
 
 
 async def _introduced(peer: _Peer) -> Answer:
@@ -600,11 +624,12 @@ def _get(path: str) -> Request:
     return Request("GET", path)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _HttpAnswer:
     head: Head
     tls: BoundedTls
     most_bytes: int
+    is_read: bool
 
     async def body(self, most_chunks: int = 0) -> bytes:
         """Return the whole body; raises TooLongError without having read more than the bound.
@@ -618,7 +643,9 @@ class _HttpAnswer:
             return await self.tls.rest(self.most_bytes)
         if length > self.most_bytes:
             raise TooLongError(self.most_bytes)
-        return await self.tls.exactly(length)
+        content = await self.tls.exactly(length)
+        self.is_read = True
+        return content
 
     async def _joined(self, most_chunks: int) -> bytes:
         whole = b""
@@ -636,28 +663,51 @@ class _HttpAnswer:
 async def _exchange(
     peer: _Peer, request: Request, most_bytes: int = 0
 ) -> AsyncIterator[_HttpAnswer]:
-    """Send one request on a connection of its own, so that none is left open to an ended replica.
+    """Send one request, on the peer's line if it has one, else on a connection of its own.
 
     The answer's body may have ``most_bytes``. An HTTP library is not used: its own parser would
     read on, in the event loop that all replicas share, for as long as the server sends: interim
     answers, chunks of one byte, content that unpacks to gigabytes.
     """
-    address, port = peer.replica.address, peer.replica.port
-    async with connected(address, port, peer.tls, most_bytes) as tls:
-        # The replica may answer, and close, before it has read the whole request.
-        sending = asyncio.create_task(_send(tls, peer, request))
-        try:
-            head = parse_head(await tls.until(b"\r\n\r\n", HEAD_BYTES))
-            yield _HttpAnswer(head, tls, most_bytes)
-        finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
+    async with AsyncExitStack() as stack:
+        line = peer.line or _Line(stack)
+        tls, line.free = line.free, None
+        head = None
+        if tls is not None:
+            tls.allow(most_bytes)
+            # The server may have ended the connection meanwhile.
+            with suppress(OSError, IncompleteReadError):
+                sending, head = await _asked(stack, tls, peer, request)
+        if tls is None or head is None:
+            address, port = peer.replica.address, peer.replica.port
+            opened = connected(address, port, peer.tls, most_bytes)
+            tls = await line.stack.enter_async_context(opened)
+            sending, head = await _asked(stack, tls, peer, request)
+        answer = _HttpAnswer(head, tls, most_bytes, is_read=head.body_bytes == 0)
+        yield answer
+        if answer.is_read and sending.done() and not head.is_last:
+            line.free = tls
+
+
+async def _asked(
+    stack: AsyncExitStack, tls: BoundedTls, peer: _Peer, request: Request
+) -> tuple[asyncio.Task[None], Head]:
+    """Send a request until ``stack`` ends; return the task that sends it, and the answer's head."""
+    # The replica may answer, and close, before it has read the whole request.
+    sending = asyncio.create_task(_send(tls, peer, request))
+
+    async def end() -> None:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+    stack.push_async_callback(end)
+    return sending, parse_head(await tls.until(b"\r\n\r\n", HEAD_BYTES))
 
 
 async def _send(tls: BoundedTls, peer: _Peer, request: Request) -> None:
     headers = {
         "Host": f"{peer.replica.address}:{peer.replica.port}",
-        "Connection": "close",
+        "Connection": "close" if peer.line is None else "keep-alive",
         "Content-Length": str(len(request.head) + len(request.rest)),
         **request.headers,
     }

@@ -45,8 +45,11 @@ class Triton:
         self.delay_s = self.metadata_delay_s = 0.0
         self.secrets_read = 0
         self.asked: list[bytes] = []
+        self.connections: set[object] = set()
+        self.ends = ""
 
     async def server(self, request: web.Request) -> web.Response:
+        self.connections.add(request.transport)
         return web.json_response({"name": self.name, "version": self.version})
 
     async def health(self, request: web.Request) -> web.Response:
@@ -57,9 +60,18 @@ class Triton:
         return web.json_response(METADATA)
 
     async def configuration(self, request: web.Request) -> web.Response:
-        return web.json_response(self.config)
+        answer = web.json_response(self.config)
+        if self.ends == "says so":
+            answer.force_close()
+        if self.ends == "silently":
+            await answer.prepare(request)
+            await answer.write_eof()
+            assert request.transport is not None
+            request.transport.close()
+        return answer
 
     async def infer(self, request: web.Request) -> web.Response:
+        self.connections.add(request.transport)
         head = int(request.headers["Inference-Header-Content-Length"])
         self.asked.append((await request.read())[head:])
         await asyncio.sleep(self.delay_s)
@@ -197,6 +209,20 @@ async def test_what_the_model_says_against_it_is_handed_on(served: Served, statu
     assert 'readiness = "model"' in answer.said
     assert answer.said.isascii()
     assert answer.said.isprintable()
+
+
+async def test_all_is_asked_on_one_connection(served: Served) -> None:
+    server, replica = served
+    assert await probe(gateway_directory(), replica) == Answer(Probe.OURS)
+    assert len(server.connections) == 1
+
+
+@pytest.mark.parametrize("ends", ["says so", "silently"])
+async def test_one_that_ends_connections_is_asked_on_the_next(served: Served, ends: str) -> None:
+    server, replica = served
+    server.ends = ends
+    assert await probe(gateway_directory(), replica) == Answer(Probe.OURS)
+    assert len(server.connections) == 2
 
 
 async def test_a_full_server_is_no_fault_of_the_model(served: Served) -> None:

@@ -40,7 +40,8 @@ CHEAP_BYTES = 32 * 1024
 
 
 def answer(body: bytes, *headers: bytes) -> bytes:
-    lines = (b"HTTP/1.1 200 OK", b"Content-Length: %d" % len(body), *headers)
+    length = b"Content-Length: %d" % len(body)
+    lines = (b"HTTP/1.1 200 OK", b"Connection: close", length, *headers)
     return b"\r\n".join((*lines, b"", body))
 
 

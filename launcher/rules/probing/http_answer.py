@@ -17,11 +17,13 @@ class Head:
         body_bytes: length of the body; None if its chunks say it, or it lasts until the connection
             ends.
         is_chunked: whether the body comes in chunks, each behind a line with its length.
+        is_last: whether the server ends the connection after it.
     """
 
     status: int
     body_bytes: int | None
     is_chunked: bool = False
+    is_last: bool = False
 
 
 def parse_head(head: bytes) -> Head:
@@ -41,6 +43,7 @@ def parse_head(head: bytes) -> Head:
         raise ValueError(f"an answer of status {status}")
     lengths: set[int] = set()
     codings: list[bytes] = []
+    is_last = version == b"HTTP/1.0"
     for line in lines:
         name, _, value = line.partition(b":")
         match name.lower():
@@ -48,11 +51,13 @@ def parse_head(head: bytes) -> Head:
                 codings.append(value.strip().lower())
             case b"content-length":
                 lengths.add(_number(value.strip()))
+            case b"connection":
+                is_last = is_last or value.strip().lower() != b"keep-alive"
     if len(lengths) + len(codings) > 1:
         raise ValueError("an answer of two lengths")
     if codings not in ([], [b"chunked"]):
         raise ValueError("an answer in an unknown coding")
-    return Head(status, lengths.pop() if lengths else None, bool(codings))
+    return Head(status, lengths.pop() if lengths else None, bool(codings), is_last)
 
 
 def parse_size(line: bytes) -> int:

@@ -14,7 +14,7 @@ def head(*lines: str) -> bytes:
 def test_status_and_length_are_read() -> None:
     whole = head("HTTP/1.1 400 Bad Request", "content-LENGTH: 12", "Content-Type: x")
     assert parse_head(whole) == Head(400, 12)
-    assert parse_head(head("HTTP/1.0 200")) == Head(200, None)
+    assert parse_head(head("HTTP/1.0 200")) == Head(200, None, is_last=True)
     assert (
         parse_head(head("HTTP/1.1 200 OK", "Content-Length: 5", "Content-Length:5")).body_bytes == 5
     )
