@@ -427,6 +427,23 @@ def test_a_server_reads_its_model_on_the_node(
         assert re.search(rf"[=,]{entry}/models:{entry}/models:ro(,|$)", mounts, re.MULTILINE)
 
 
+@pytest.mark.parametrize("container", IMAGES[:2])
+def test_vllm_is_told_a_path_of_its_model_that_is_the_same_everywhere(
+    told: Path, cache: Path, container: dict[str, object]
+):
+    """It is part of the key of what vLLM compiles, which a home has for all nodes."""
+    program = told / "bin" / "vllm"
+    program.symlink_to("tritonserver")
+    at_home = {"model_repository": str(told / "models"), "engine": "vllm", **container}
+    _, _, entry = weights_line(run(told, cache=cache, **at_home))
+    assert words(told, "tritonserver")[:2] == ["serve", "./m"]
+    assert f"PWD={entry}/models" in words(told, "environment")
+    (told / "scontrol").unlink()
+    run(told, **at_home)
+    assert words(told, "tritonserver")[:2] == ["serve", "./m"]
+    assert f"PWD={told}/models" in words(told, "environment")
+
+
 def image_read(told: Path, container: Mapping[str, object]) -> str:
     """The image that the runtime was told."""
     if container["runtime"] == "apptainer":

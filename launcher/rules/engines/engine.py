@@ -217,6 +217,10 @@ class Engine(Protocol):
         """Name of a file with more options for the server in a model's directory; "" for none."""
 
     @property
+    def starts_in_models(self) -> bool:
+        """Whether the server starts in ``$models``, and is told paths below it."""
+
+    @property
     def drain_signal(self) -> str:
         """The signal after which the server ends, such as INT."""
 

@@ -101,6 +101,7 @@ class OpenAIEngine:
     loopback_port = 0
     environment: Mapping[str, str] = MappingProxyType({})
     options_file = ""
+    starts_in_models = False
     drain_signal = "INT"
     finishes_requests = False
     temporary = ""

@@ -61,6 +61,7 @@ class Triton:
     loopback_port = 0
     environment = MappingProxyType[str, str]({})
     options_file = ""
+    starts_in_models = False
     drain_signal = "INT"
     finishes_requests = True
     # Of the Python backend, which does not look at TMPDIR.

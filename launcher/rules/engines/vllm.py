@@ -80,6 +80,9 @@ class Vllm(OpenAIEngine):
         }
     )
     options_file = "vllm.yaml"
+    # The path of its model is part of the key by which it finds again what it has compiled: one
+    # that names the node's copy would be another on each node, and after each change.
+    starts_in_models = True
     media_fetch = MediaFetch.BY_HOST
     adapters_path = "/v1/models"
     replaces_adapters = True
@@ -117,7 +120,7 @@ class Vllm(OpenAIEngine):
         # Clients may call the model by its name or the service's; the last name is the identity.
         names = dict.fromkeys((spec.model, spec.name, f"{spec.tenant}/{spec.name}"))
         return (
-            f'serve "$models"/{spec.model} --served-model-name {" ".join(names)} "$id"',
+            f'serve ./{spec.model} --served-model-name {" ".join(names)} "$id"',
             '--uds "$private/http.sock"',
             f"--max-num-seqs {slots}",
             f"--tensor-parallel-size {spec.layer_gpus} --pipeline-parallel-size {spec.stages}",
