@@ -26,7 +26,8 @@ Moment = Literal[
     "ended",
 ]
 """held: the first request that waits came to the gateway. seen: a turn of the launcher saw it.
-desired: the launcher decided that the slot runs. released: the daemon had released it in Slurm.
+desired: the launcher decided that the slot runs, or told a replica of the pool to have the model.
+released: the daemon had released it in Slurm.
 started: Slurm gave it its slice. script: its batch script began. brought: it had copied the model
 to the node, or found it there, or knew why it can't. engine: the engine's process was started.
 loaded: the engine said that its model is ready. ready: it had answered as it should, an inference
@@ -57,13 +58,13 @@ PHASE_OF: Mapping[Moment, StartPhase] = MappingProxyType(
 PHASE_TEXTS: Mapping[StartPhase, str] = MappingProxyType(
     {
         "notice": "the launcher sees that a request waits",
-        "decide": "it decides that this slot runs",
+        "decide": "it decides that this slot runs, or which replica of the pool loads the model",
         "grant": "the daemon checks quota, and releases the slot; Slurm delays what has just run",
         "queue": "Slurm finds a slice",
         "launch": "Slurm starts the batch script: prolog, node",
         "copy": "the script copies the model to the node, or finds a copy there",
         "step": "the script starts the engine: srun, container",
-        "load": "the engine starts, and reads the weights until it says that it is ready",
+        "load": "the engine starts, or a pool makes room, and reads the weights until it is ready",
         "check": "the launcher asks who it is, and its model an inference",
         "route": "the launcher's next turn leads requests to it",
         "answer": "the request that waited gets there, and its first byte comes back",
@@ -71,11 +72,12 @@ PHASE_TEXTS: Mapping[StartPhase, str] = MappingProxyType(
     }
 )
 
-StartClass = Literal["remote", "copied", "node"]
+StartClass = Literal["remote", "copied", "node", "pool"]
 """Where the weights were when the start began, as its script tells. remote: in the service's
 ``model_repository``, from which the engine read them. copied: there, and the script copied them to
 the node first. node: on the node, by an earlier start. Whether the node had some in its page cache
-is not known."""
+is not known. pool: it is no replica that started, but a load of the service's model in a running
+replica of another service of its pool."""
 
 Fallback = Literal[
     "files",
@@ -143,9 +145,10 @@ NOT_TOLD = Weights()
 
 @dataclass(frozen=True)
 class StartTrace:
-    """One start of a replica.
+    """One start of a replica, or of a model in a running replica of its pool.
 
     Attributes:
+        array_job_id, slot: the replica; of a pool that of another service.
         node: where it started, cut to ``LONGEST_NODE``; "" while Slurm has given it no node.
         at_s: Unix seconds of the moments that are known, by the clock of the launcher's host.
         seen_s: when the launcher saw it last, of one under way; else None.

@@ -30,7 +30,8 @@ LABELS: Mapping[str, str] = {
     "record": "A kind of record that the daemon reads from Slurm.",
     "service": "A service of the tenant that the gateway carries: `gateway.services_per_tenant` at "
     "most, and `gateway.services` of all tenants.",
-    "start_class": "Where the weights were when the start began: `remote`, `copied` or `node`.",
+    "start_class": "Where the weights were when the start began: `remote`, `copied` or "
+    "`node`; `pool`: a running replica of the pool loaded the model.",
     "tenant": "A tenant, which only an operator adds.",
     "version": "The version of the slicewise.lua that asked last: one at a time.",
 }

@@ -419,7 +419,7 @@ class Launcher:
             self._hear_usage(line)
             return
         self._starts.hear(told)
-        if told.what == "held":
+        if told.replica is None:
             self._held()
 
     def _hear_usage(self, line: str = "") -> None:

@@ -4,23 +4,30 @@ from slicewise.launcher.rules.gateway.start_lines import StartLine
 from slicewise.launcher.rules.turn.start_traces import HEARD_S, HeardOfStarts
 
 _MOST_ANSWERED = 1000
-"""Replicas whose first answer is remembered: a turn takes it over within a second."""
+"""First answers that are remembered: a turn takes them over within a second."""
 
 
 class StartWatch:
-    """When each backend began to hold, and when each replica first answered who had waited."""
+    """When each backend began to hold, and when a replica first answered who had waited there.
+
+    Of each the gateway tells again and again: what follows within ``HEARD_S`` belongs to the first.
+    """
 
     def __init__(self) -> None:
         self._held_s: dict[str, float] = {}
-        self._answered_s: dict[str, float] = {}
+        self._answered_s: dict[tuple[str, str], float] = {}
 
     def hear(self, line: StartLine) -> None:
-        """Take a line. A backend says again that it holds for each request that comes meanwhile."""
-        if line.what == "held":
-            if abs(line.at_s - self._held_s.get(line.name, 0.0)) > HEARD_S:
-                self._held_s[line.name] = line.at_s
+        """Take a line."""
+        if line.replica is None:
+            if abs(line.at_s - self._held_s.get(line.backend, 0.0)) > HEARD_S:
+                self._held_s[line.backend] = line.at_s
             return
-        self._answered_s.setdefault(line.name, line.at_s)
+        place = (line.backend, line.replica)
+        if abs(line.at_s - self._answered_s.get(place, 0.0)) > HEARD_S:
+            # At the end: who has not been heard of for long goes first.
+            self._answered_s.pop(place, None)
+            self._answered_s[place] = line.at_s
         while len(self._answered_s) > _MOST_ANSWERED:
             del self._answered_s[next(iter(self._answered_s))]
 

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import openai_clients
@@ -70,6 +71,16 @@ class Chats:
         """Of all models."""
         return llama_replicas(self.sandbox.state.users["bob"].uid)
 
+    def loads(self) -> list[dict[str, Any]]:
+        """The starts of models in another service's replica, once each guest has one."""
+        found = []
+        for name in NAMES:
+            words = ("slicewise", "service", "trace", f"nlp/{name}", "--json")
+            starts = json.loads(self.sandbox.run("bob", words).stdout)["starts"]
+            found += [start for start in starts if start["start_class"] == "pool"]
+        ready = [start for start in found if start["state"] == "ready"]
+        return ready if len(ready) == len(NAMES) - 1 else []
+
     async def asked(self, session: aiohttp.ClientSession, name: str) -> str:
         """The model that answers at a service's address, whatever its client names."""
         url = f"{self.sandbox.layout.gateway_url}/nlp/{name}/v1/completions"
@@ -100,6 +111,13 @@ async def test_one_slice_answers_for_all_with_the_model_of_each(chats: Chats) ->
         assert models == [f"model-of-{name}" for name in NAMES]
         assert len({server.identity for server in chats.servers()}) == 1
         assert len(chats.servers()) == len(NAMES)
+        # Who waited for a load sees in its own service's trace where the seconds went.
+        for start in await asyncio.to_thread(until, chats.loads):
+            assert list(start["at_s"]) == [
+                *("held", "seen", "desired", "loaded", "routed"),
+                "answered",
+            ]
+            assert start["node"]
         # One that has ended by itself begins again, and the next request waits for that.
         (replica,) = {server.identity.split(".")[0] for server in chats.servers()}
         lost = next(name for name in NAMES if name != replica)

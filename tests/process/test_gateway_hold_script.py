@@ -106,7 +106,10 @@ def test_the_launcher_is_told_which_replica_answers_who_was_held(tmp_path: Path,
     now_ms = now_ms + 5000
     answer('r2')
     """
-    assert said(tmp_path, case) == ["answered abcd 1000000", "answered abcd 1005000"]
+    assert said(tmp_path, case) == [
+        "answered abcd triton1 1000000",
+        "answered abcd triton1 1005000",
+    ]
 
 
 def refused(tmp_path: Path, code: str, **variables: str) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from slicewise.cluster.language.service import can_follow, whole_number
+from slicewise.cluster.language.starts import LONGEST_NODE
 from slicewise.cluster.rpc.messages import SlotPlace
 from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Server, ServerMode
 from slicewise.launcher.rules.pools.members import shape_of
@@ -21,6 +22,7 @@ from slicewise.launcher.rules.pools.types import (
 )
 from slicewise.launcher.rules.turn.generations import Generation
 from slicewise.launcher.rules.turn.slots import Phase, Slot, SlotId
+from slicewise.launcher.rules.turn.start_traces import ModelLoad
 
 AGAIN_S = 60.0
 """Seconds for which a replica that has refused a model is not told to load it again."""
@@ -111,12 +113,14 @@ class SharedReplica:
     """A replica of the pool.
 
     Attributes:
+        node: where it runs.
         lines: its servers at the gateway that are not in maintenance, by ``tenant/service``.
         has_guests: whether it works for a service that has left the pool.
     """
 
     member: Member
     slot: Slot
+    node: str
     endpoint: Endpoint
     is_verified: bool
     told: Told
@@ -140,6 +144,23 @@ class SharedReplica:
         """Whether the model is ready there, and stays."""
         is_ready = self.heard is not None and model in self.heard.ready
         return model == self.member.model or (is_ready and model in self.told.models)
+
+    def load(self, member: Member, mode: ServerMode | None) -> ModelLoad:
+        """Return how far it is with another service's model, which it is to have.
+
+        ``mode`` is that in which it gets requests for it.
+        """
+        line = self.lines.get(member.key)
+        is_ready = self.heard is not None and member.model in self.heard.ready
+        return ModelLoad(
+            self.place,
+            self.node,
+            self.endpoint.digest,
+            is_new=self.heard is not None and not is_ready and member.model not in self.told.models,
+            is_loaded=self.has(member.model),
+            is_routed=mode is ServerMode.READY,
+            works=line is not None and line.in_flight > 0,
+        )
 
     def placing(self, models: frozenset[str]) -> PoolReplica:
         """Return it as the placement sees it: what leaves can't come back before it is gone.
@@ -258,6 +279,7 @@ class Shared:
         replicas: how many replicas have each service's model ready.
         refused: why a service's model was not loaded lately.
         refusals: which replicas could not load it, and have not since.
+        loads: other services' replicas that are to have it.
     """
 
     told: Mapping[str, Mapping[SlotPlace, Told]]
@@ -266,6 +288,7 @@ class Shared:
     replicas: Mapping[str, int]
     refused: Mapping[str, str]
     refusals: Mapping[str, Sequence[RefusedModel]]
+    loads: Mapping[str, Sequence[ModelLoad]]
 
 
 def shared(pool: Pool, modes: Mapping[SlotId, ServerMode], going: SlotId | None) -> Shared:
@@ -311,7 +334,8 @@ def shared(pool: Pool, modes: Mapping[SlotId, ServerMode], going: SlotId | None)
         )
         if not replica.has_guests:
             models[replica.member.key][replica.place] = to_have | draining | {replica.member.model}
-    return Shared(told, models, targets, ready, _refused(pool), _refusals(pool))
+    loads = _loads(pool, told, targets)
+    return Shared(told, models, targets, ready, _refused(pool), _refusals(pool), loads)
 
 
 def _replicas(
@@ -326,6 +350,7 @@ def _replicas(
         for generation in member.generations:
             values = generation.view.directives
             is_alike = shape_of(values) == shape or can_follow(values, member.values)
+            nodes = {slot.index: slot.node for slot in generation.view.slots}
             for slot in generation.slots if is_alike else ():
                 run = generation.runs.get(slot.id)
                 if run is None:
@@ -338,6 +363,7 @@ def _replicas(
                 yield SharedReplica(
                     member,
                     slot,
+                    nodes[slot.id.index][:LONGEST_NODE],
                     run.endpoint,
                     slot.id.index in generation.state.verified,
                     _told(before, answer, arrays, now_s),
@@ -438,6 +464,21 @@ def _refusals(pool: Pool) -> Mapping[str, Sequence[RefusedModel]]:
             RefusedModel(replica.place, replica.member.key, why)
             for replica in pool.replicas
             if (why := replica.told.refused.get(member.model))
+        ]
+        for member in pool.members
+    }
+
+
+def _loads(
+    pool: Pool,
+    told: Mapping[str, Mapping[SlotPlace, Told]],
+    targets: Mapping[str, Mapping[Endpoint, ServerMode]],
+) -> Mapping[str, Sequence[ModelLoad]]:
+    return {
+        member.key: [
+            replica.load(member, targets[member.key].get(replica.endpoint))
+            for replica in pool.replicas
+            if (now := told[replica.member.key].get(replica.place)) and member.model in now.models
         ]
         for member in pool.members
     }

@@ -80,6 +80,7 @@ def decide_pool(
             decision=replace(decisions[key], reason=words),
             plan=plans[key],
             told=refused_text(sight.member.model, shared.refusals[key]),
+            loads=shared.loads[key],
         )
         decided[key] = state, _sharing(sight, plan, shared, pool)
     return decided

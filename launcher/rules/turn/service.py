@@ -54,6 +54,7 @@ from slicewise.launcher.rules.turn.slots import (
 )
 from slicewise.launcher.rules.turn.start_traces import (
     HeardOfStarts,
+    ModelLoad,
     StartSight,
     followed,
 )
@@ -258,10 +259,12 @@ def planned(
     decision: ScalingDecision,
     plan: SlotPlan,
     told: str = "",
+    loads: Sequence[ModelLoad] = (),
 ) -> tuple[ServiceState, ServicePlan]:
     """Return what is remembered, and what shall be done, once the slots are chosen.
 
-    ``told`` is what its users are told of its pool.
+    ``told`` is what its users are told of its pool; ``loads`` are replicas of other services there
+    that are to have its model.
     """
     generations = {generation.array_job_id: generation.state for generation in seen}
     cost_millislices = look.newest.cost_millislices
@@ -269,7 +272,7 @@ def planned(
         service_state,
         generations=generations,
         aborted=look.aborted,
-        starts=followed(service_state.starts, _start_sight(look, seen, plan), now_s),
+        starts=followed(service_state.starts, _start_sight(look, seen, plan, loads), now_s),
         warm=added_up(service_state.warm, decision.kept_warm, cost_millislices, now_s),
     )
     concurrency = scaling_inputs.concurrency(look.spec, look.engine, service_state.memory)
@@ -280,9 +283,15 @@ def planned(
     return state, replace(service_plan, objective_ms=objective_ms, lineless=_lineless(look))
 
 
-def _start_sight(look: ServiceInput, seen: Sequence[Generation], plan: SlotPlan) -> StartSight:
+def _start_sight(
+    look: ServiceInput,
+    seen: Sequence[Generation],
+    plan: SlotPlan,
+    loads: Sequence[ModelLoad],
+) -> StartSight:
     waiting = (look.load.counter, look.load.held)
-    return StartSight(*waiting, seen, look.answers, plan.run, plan.modes, look.heard.starts)
+    heard = look.heard.starts
+    return StartSight(*waiting, seen, look.answers, plan.run, plan.modes, heard, loads)
 
 
 def _lineless(look: ServiceInput) -> str:

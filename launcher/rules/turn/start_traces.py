@@ -14,9 +14,10 @@ from slicewise.cluster.language.starts import (
     MOST_STARTS,
     Moment,
     StartTrace,
+    Weights,
     in_order,
 )
-from slicewise.cluster.rpc.messages import SlotView
+from slicewise.cluster.rpc.messages import SlotPlace, SlotView
 from slicewise.launcher.rules.engines.engine import Answer
 from slicewise.launcher.rules.gateway.types import ServerMode
 from slicewise.launcher.rules.turn.endpoints import Verified
@@ -33,6 +34,7 @@ UNASKED_S = 2.0
 AHEAD_S = 1.0
 """Seconds by which what was told may be ahead of the turn that hears it. More is a time by a clock
 that was set back since, or by Slurm's, set forward: no moment of this start is known by it."""
+_IN_POOL = Weights("pool")
 _OF_NODE: tuple[Moment, ...] = ("script", "brought", "engine")
 _BEFORE_RUN = frozenset({"held", "gone"})
 
@@ -65,11 +67,34 @@ class HeardOfStarts:
 
     Attributes:
         held_s: when each backend began to hold a request.
-        answered_s: when each replica, by its certificate's digest, first answered one of those.
+        answered_s: when a replica first answered one of those, by backend and by the digest of the
+            replica's certificate.
     """
 
     held_s: Mapping[str, float] = field(default_factory=dict, hash=False)
-    answered_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    answered_s: Mapping[tuple[str, str], float] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class ModelLoad:
+    """A replica of another service of the pool that is to have this service's model.
+
+    Attributes:
+        place: its array job id and slot index.
+        digest: its certificate's.
+        is_new: whether it is told so now, and does not have it.
+        is_loaded: whether it has it.
+        is_routed: whether the gateway leads requests for the model to it.
+        works: whether it works on such requests.
+    """
+
+    place: SlotPlace
+    node: str
+    digest: str
+    is_new: bool
+    is_loaded: bool
+    is_routed: bool
+    works: bool
 
 
 @dataclass(frozen=True)
@@ -82,6 +107,7 @@ class StartSight:
         answers: what replicas have answered, by array job id and slot index.
         run: slots that shall run.
         modes: modes of servers that the turn gives them, by slot.
+        loads: replicas of other services that are to have its model.
     """
 
     backend: str
@@ -91,6 +117,7 @@ class StartSight:
     run: Collection[SlotId]
     modes: Mapping[SlotId, ServerMode] = field(hash=False)
     heard: HeardOfStarts = HeardOfStarts()
+    loads: Sequence[ModelLoad] = ()
 
 
 def followed(starts: Starts, sight: StartSight, now_s: float) -> Starts:
@@ -100,9 +127,14 @@ def followed(starts: Starts, sight: StartSight, now_s: float) -> Starts:
     if not begun and not starts.under_way:
         return starts
     by_array = {generation.array_job_id: generation for generation in sight.generations}
+    loads = {load.place: load for load in sight.loads}
     over, under_way = list(starts.over), list[StartTrace]()
+    seen: StartTrace | None
     for trace in (*starts.under_way, *begun):
-        seen = _after(trace, by_array.get(trace.array_job_id), sight, now_s)
+        if trace.start_class == "pool":
+            seen = _after_load(trace, loads.get((trace.array_job_id, trace.slot)), sight, now_s)
+        else:
+            seen = _after(trace, by_array.get(trace.array_job_id), sight, now_s)
         if seen is not None and seen.state == "starting":
             under_way.append(replace(seen, seen_s=now_s))
         elif seen is not None:
@@ -169,10 +201,19 @@ def _waiting(starts: Starts, sight: StartSight, now_s: float) -> Starts:
 
 
 def _begun(starts: Starts, sight: StartSight, now_s: float) -> Iterator[StartTrace]:
-    """Yield a trace of each slot that shall run from now on, or that Slurm runs once more."""
-    if not sight.run:
+    """Yield a trace of each slot that shall run from now on, or that Slurm runs once more.
+
+    So it does of each load of the model in another service's replica that is told now.
+    """
+    if not sight.run and not sight.loads:
         return
     under_way = {(trace.array_job_id, trace.slot) for trace in starts.under_way}
+    at_s: dict[Moment, float] = {"desired": now_s}
+    if starts.held_s is not None and starts.seen_s is not None:
+        at_s |= {"held": starts.held_s, "seen": starts.seen_s}
+    for load in sight.loads:
+        if load.is_new and load.place not in under_way:
+            yield StartTrace(*load.place, in_order(at_s), "starting", _IN_POOL, load.node)
     startable = {
         (generation.array_job_id, slot.index)
         for generation in sight.generations
@@ -182,9 +223,6 @@ def _begun(starts: Starts, sight: StartSight, now_s: float) -> Iterator[StartTra
     for slot_id in sorted(sight.run):
         place = (slot_id.array_job_id, slot_id.index)
         if place in startable and place not in under_way:
-            at_s: dict[Moment, float] = {"desired": now_s}
-            if starts.held_s is not None and starts.seen_s is not None:
-                at_s |= {"held": starts.held_s, "seen": starts.seen_s}
             yield StartTrace(*place, in_order(at_s))
 
 
@@ -213,14 +251,56 @@ def _after(
         trace = _with(trace, _ready(trace, answer, proof, now_s))
         if answer is not None and answer.times is not None:
             trace = replace(trace, weights=answer.times.weights)
-    if sight.modes.get(place) is ServerMode.READY:
+    return _routed(
+        trace,
+        sight,
+        proof.run.endpoint.digest,
+        now_s,
+        is_routed=sight.modes.get(place) is ServerMode.READY,
+        is_ending=slot.state == "ending",
+        works=any(seen.id.index == slot.index and seen.in_flight for seen in generation.slots),
+    )
+
+
+def _after_load(
+    trace: StartTrace, load: ModelLoad | None, sight: StartSight, now_s: float
+) -> StartTrace:
+    """Return the trace of a model's load; None: its replica has refused it, or gives it up."""
+    if load is None:
+        return replace(trace, state="ready") if "routed" in trace.at_s else _ended(trace, now_s)
+    if load.is_loaded:
+        trace = _with(trace, {"loaded": now_s})
+    is_routed = load.is_loaded and load.is_routed
+    more = {"is_routed": is_routed, "is_ending": False, "works": load.works}
+    return _routed(trace, sight, load.digest, now_s, **more)
+
+
+def _routed(
+    trace: StartTrace,
+    sight: StartSight,
+    digest: str,
+    now_s: float,
+    *,
+    is_routed: bool,
+    is_ending: bool,
+    works: bool,
+) -> StartTrace:
+    """Follow what is in the gateway until it answers, or nothing more is to be seen of it."""
+    if is_routed:
         trace = _with(trace, {"routed": now_s})
-    answered_s = sight.heard.answered_s.get(proof.run.endpoint.digest)
-    if answered_s is not None and "routed" in trace.at_s:
+    routed_s = trace.at_s.get("routed")
+    if routed_s is None:
+        return trace
+    answered_s = sight.heard.answered_s.get((sight.backend, digest))
+    # A replica of a pool may have had the model before, and have answered for it.
+    is_earlier = trace.start_class == "pool" and (answered_s or 0.0) < trace.at_s["desired"]
+    if answered_s is not None and not is_earlier:
         if answered_s <= now_s + AHEAD_S:
             trace = _with(trace, {"answered": answered_s})
         return replace(trace, state="ready")
-    return replace(trace, state="ready") if _is_over(trace, slot, generation, now_s) else trace
+    is_unasked = not works and now_s - routed_s >= UNASKED_S
+    is_over = "held" not in trace.at_s or is_ending or is_unasked
+    return replace(trace, state="ready") if is_over else trace
 
 
 def _without_run(trace: StartTrace, now_s: float, *, is_desired: bool) -> StartTrace | None:
@@ -259,17 +339,6 @@ def _ready(
         moment: times.marks_s[moment] for moment in _OF_NODE if moment in times.marks_s
     }
     return {**told, "loaded": times.loaded_s, "ready": times.ready_s}
-
-
-def _is_over(trace: StartTrace, slot: SlotView, generation: "Generation", now_s: float) -> bool:
-    """Whether nothing more is to be seen of a replica that is in the gateway, or was."""
-    routed_s = trace.at_s.get("routed")
-    if routed_s is None:
-        return False
-    if "held" not in trace.at_s or slot.state == "ending":
-        return True
-    works = any(seen.id.index == slot.index and seen.in_flight for seen in generation.slots)
-    return not works and now_s - routed_s >= UNASKED_S
 
 
 def _with(trace: StartTrace, more: Mapping[Moment, float]) -> StartTrace:

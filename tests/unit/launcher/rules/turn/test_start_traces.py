@@ -103,7 +103,7 @@ def test_a_wake_is_followed_from_the_request_to_the_first_byte():
     story.starts_up()
     (trace,) = story.starts.under_way
     assert trace.state == "starting"
-    story.heard = HeardOfStarts({"triton1": BEGAN_S}, {DIGEST: BEGAN_S + 5.4})
+    story.heard = HeardOfStarts({"triton1": BEGAN_S}, {("triton1", DIGEST): BEGAN_S + 5.4})
     story.turn(5.5, RUNNING, servers=SERVING)
     (trace,) = story.starts.over
     assert (trace.state, trace.node, trace.weights, trace.seen_s) == (
@@ -202,7 +202,7 @@ def test_of_a_service_the_last_starts_are_kept():
     story.state = {SERVICE: replace(story.state[SERVICE], starts=replace(story.starts, over=over))}
     assert len(story.starts.newest) == MOST_STARTS
     story.starts_up()
-    story.heard = HeardOfStarts({}, {DIGEST: BEGAN_S + 5.4})
+    story.heard = HeardOfStarts({}, {("triton1", DIGEST): BEGAN_S + 5.4})
     story.turn(5.5, RUNNING, servers=SERVING)
     assert len(story.starts.over) == MOST_STARTS
     assert story.starts.over[:-1] == over[1:]
@@ -258,7 +258,7 @@ def test_times_of_a_clock_that_was_set_meanwhile_are_left_out(step_s: float):
     story.state = after_step(story.state, step_s)
     told = {(ARRAY, 0): Answer(Probe.OURS, times=TIMES)}
     story.turn(5.0 + step_s, RUNNING, held=1, answers=told)
-    story.heard = HeardOfStarts({}, {DIGEST: BEGAN_S + 5.4})
+    story.heard = HeardOfStarts({}, {("triton1", DIGEST): BEGAN_S + 5.4})
     story.turn(5.5 + step_s, RUNNING, servers=SERVING)
     (trace,) = story.starts.over
     assert (trace.state, total_s(trace)) == ("ready", pytest.approx(5.0, abs=0.5))
@@ -283,7 +283,7 @@ def test_a_replica_that_slurm_requeues_starts_once_more():
     story = Story()
     story.wakes()
     story.starts_up()
-    story.heard = HeardOfStarts({}, {DIGEST: BEGAN_S + 5.4})
+    story.heard = HeardOfStarts({}, {("triton1", DIGEST): BEGAN_S + 5.4})
     story.turn(5.5, RUNNING, servers=SERVING)
     story.turn(60.0, DELAYED, held=1)
     story.turn(120.0, DELAYED, held=1)
