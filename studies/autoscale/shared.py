@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from slicewise.cluster.language.starts import StartClass
 from slicewise.launcher.rules.gateway.types import Load
 from slicewise.launcher.rules.pools.model_work import ModelWork, model_work
-from slicewise.launcher.rules.pools.placement import place
+from slicewise.launcher.rules.pools.placement import first_of, place
 from slicewise.launcher.rules.pools.types import PoolModel, PoolReplica
 from slicewise.simulation.rules.services.request_queue import RunningReplica, ServiceRequests
 from studies.autoscale.workload import Workload
@@ -195,8 +195,8 @@ class SharedWorld(World):
             for before, now in zip(self._work, self.requests.loads(), strict=True)
         ]
         load_s = float(load.starts.load_s.mean())
-        models = [
-            PoolModel(
+        self._models = {
+            _name(model): PoolModel(
                 _name(model),
                 seen.work,
                 1,
@@ -206,10 +206,10 @@ class SharedWorld(World):
                 waited_s=seen.waited_s,
             )
             for model, seen in enumerate(self._work)
-        ]
+        }
         replicas = {(0, replica.number): replica for replica in self.ready}
         placed = place(
-            models,
+            self._models.values(),
             [
                 PoolReplica(slot, _name(replica.own), _names(replica.to_have), memory_mib=ROOM)
                 for slot, replica in replicas.items()
@@ -217,20 +217,24 @@ class SharedWorld(World):
         )
         self._unplaced = placed.unplaced
         for slot, names in placed.models.items():
-            self._fit(replicas[slot], frozenset(int(name[1:]) for name in names))
+            self._fit(replicas[slot], frozenset(map(_number, names)))
 
     def with_room(self, wanted: int) -> int:
         """Return how many replicas are wanted, one more than serve if a model has no room."""
         return max(wanted, len(self.ready) + 1) if self._unplaced else wanted
 
     def _fit(self, replica: SharedReplica, to_have: frozenset[int]) -> None:
-        replica.to_have = to_have
+        replica.to_have &= to_have
         for model in replica.models - to_have:
             replica.models.discard(model)
             self.cache.leave(replica.node, model, self.now_s)
         lacking = to_have - replica.models
         if lacking and replica.loading is None:
-            replica.loading = model = max(lacking, key=lambda lacked: self._work[lacked].work)
+            # One after the other: what is chosen is told once the one before is loaded.
+            having = Counter(_name(have) for one in self.ready for have in one.models)
+            first = first_of((self._models[_name(lacked)] for lacked in lacking), having)
+            replica.loading = model = _number(first.model)
+            replica.to_have |= {model}
             load_s = self.workload.starts.load_s
             took_s = float(load_s[-1 - self.loads % load_s.size])
             self.loads += 1
@@ -251,6 +255,10 @@ class SharedWorld(World):
     def _have_own(self, replica: SharedReplica) -> None:
         replica.models, replica.to_have = {replica.own}, frozenset((replica.own,))
         self.cache.use(replica.node, replica.own)
+
+    def _drained(self) -> Replica:
+        """Of those with the least work the one with the fewest models, as the product orders."""
+        return min(self.ready, key=lambda one: (one.in_flight, len(one.models)))
 
     def _owner(self) -> int:
         """Return whose slot the next replica is, as the product splits what a pool wants.
@@ -292,6 +300,10 @@ class SharedWorld(World):
 
 def _name(model: int) -> str:
     return f"m{model:03d}"
+
+
+def _number(name: str) -> int:
+    return int(name[1:])
 
 
 def _names(models: frozenset[int]) -> frozenset[str]:

@@ -269,11 +269,14 @@ class World:
     def drain(self) -> None:
         """Drain the ready replica with the least work."""
         self._count()
-        replica = min(self.ready, key=_BUSY)
+        replica = self._drained()
         self._move(replica, Stage.DRAINING)
         self.requests.close(replica)
         if not replica.in_flight:
             self._end(replica, self.now_s)
+
+    def _drained(self) -> Replica:
+        return min(self.ready, key=_BUSY)
 
     def outcome(self) -> Outcome:
         """End the replay: slices cost until now, and queued requests have waited until now."""

@@ -124,6 +124,20 @@ def test_one_replica_serves_all_models_that_fit_and_no_other_starts():
     assert min(answered(world)[1:]) > 15
 
 
+def test_what_is_asked_is_loaded_before_what_only_fills_memory():
+    world = a_pool_world([20, 20, 20, 20], quota=4, work=1, concurrency=9)
+    kept_busy(world, 1)
+    world.pass_second({"d": 1})
+    loaded = list[str]()
+    for _ in range(30):
+        world.turn()
+        world.pass_second({})
+        for server in world.servers.values():
+            loaded += sorted(server.ready.difference(loaded))
+    assert loaded == ["ma", "md", "mb", "mc"]
+    assert world.starts == 1
+
+
 def test_models_that_fit_no_replica_together_keep_two_though_one_could_do_the_work():
     world = a_pool_world([60, 60], quota=4, work=5, concurrency=9)
     kept_busy(world, 80, b=1)

@@ -357,7 +357,9 @@ class PoolWorld:
             for model in server.ready - question.models - {server.own}:
                 self._unload(place, server, model)
             question.ready = frozenset(server.ready)
-            question.load = min(question.models - server.ready, default="")
+            lacking = question.models - server.ready
+            assert len(lacking - server.lost) <= 1, "models are told before others are loaded"
+            question.load = min(lacking, default="")
             question.ticks = LOAD_TICKS if question.load else 0
         question.ticks -= 1
         if question.ticks > 0:

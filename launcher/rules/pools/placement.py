@@ -143,6 +143,20 @@ def place(models: Iterable[PoolModel], replicas: Iterable[PoolReplica]) -> Place
     return Placed(placement, frozenset(unplaced))
 
 
+def first_of(lacking: Iterable[PoolModel], having: Mapping[str, int]) -> PoolModel | None:
+    """Return which of the models that a replica lacks it loads first: it loads one after the other.
+
+    It is the one with the most to do for each replica, then the one that is asked most for each;
+    ``having`` is how many have each model ready.
+    """
+
+    def order(model: PoolModel) -> tuple[float, float, str]:
+        replicas = 1 + having[model.model]
+        return -model.urgency / replicas, -model.requests_per_s / replicas, model.model
+
+    return min(lacking, key=order, default=None)
+
+
 def _placed(pool: _Pool, model: PoolModel) -> bool:
     """Give a model that no replica has to one of them; return whether there is room."""
     choices = []
@@ -162,25 +176,32 @@ def _placed(pool: _Pool, model: PoolModel) -> bool:
 def _fill(pool: _Pool, replica: _Replica) -> None:
     """Load what is asked most for each replica that has it, as long as memory and work are left.
 
-    Nothing is evicted for it, and a replica does not get what it would give up again.
+    What is not asked comes last, and only where no replica has it. Nothing is evicted for it, and a
+    replica does not get what it would give up again.
     """
     if replica.seen.memory_mib is None:
         return
     free_mib = replica.seen.memory_mib - replica.used_mib(pool.models)
     work = pool.load(replica)
-    for model in sorted(pool.models.values(), key=lambda model: _asked_order(pool, model)):
+    others = [
+        model
+        for name, model in pool.models.items()
+        if name not in replica.models and name not in replica.seen.refused
+        if 0 < model.memory_mib <= free_mib
+        if model.requests_per_s >= FILL_PER_S * pool.having[name]
+    ]
+    for model in sorted(others, key=lambda model: _asked_order(pool, model)):
         more = model.work / (pool.having[model.model] + 1)
-        is_asked = model.requests_per_s >= FILL_PER_S * max(1, pool.having[model.model])
-        is_other = model.model not in replica.models | replica.seen.refused
-        if is_asked and is_other and 0 < model.memory_mib <= free_mib and work + more <= FULL:
+        if model.memory_mib <= free_mib and work + more <= FULL:
             pool.add(replica, model, ())
             free_mib -= model.memory_mib
             work += more
 
 
-def _asked_order(pool: _Pool, model: PoolModel) -> tuple[bool, float, str]:
+def _asked_order(pool: _Pool, model: PoolModel) -> tuple[bool, bool, float, str]:
     count = pool.having[model.model]
-    return count > 0, -model.requests_per_s / max(1, count), model.model
+    is_asked = model.requests_per_s >= FILL_PER_S
+    return not is_asked, count > 0, -model.requests_per_s / max(1, count), model.model
 
 
 @dataclass(frozen=True)

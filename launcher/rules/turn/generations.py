@@ -14,6 +14,7 @@ from slicewise.cluster.rpc.messages import SOON_S, WHEN_REPLACED_S, ServiceView,
 from slicewise.launcher.rules.autoscale.types import ReplicaStart
 from slicewise.launcher.rules.engines.engine import Answer, Probe
 from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Server, ServerMode
+from slicewise.launcher.rules.pools.types import ReplicaModels
 from slicewise.launcher.rules.turn.backoff import SETTLED_S, Backoff
 from slicewise.launcher.rules.turn.endpoints import (
     REFUSED_S,
@@ -113,7 +114,7 @@ class GenerationInput:
         may_give_back: replicas that may give their slots back now since they fail health checks.
         beside: requests of other services that its replicas work on, by address and HTTP port,
             then by ``tenant/service``.
-        worn: slots whose replicas have loaded so many models that others are to take their place.
+        models: what replicas have said of their pool's models, by slot.
     """
 
     view: ServiceView
@@ -126,7 +127,7 @@ class GenerationInput:
     p95_s: float | None = None
     may_give_back: int = 1
     beside: Mapping[tuple[str, int], Mapping[str, int]] = field(default_factory=dict, hash=False)
-    worn: frozenset[int] = frozenset()
+    models: Mapping[int, ReplicaModels] = field(default_factory=dict, hash=False)
 
 
 def unverified(view: ServiceView, generation_state: GenerationState) -> tuple[SlotView, ...]:
@@ -488,14 +489,16 @@ def _slot(
     in_vain = phase is Phase.STARTING and seen.ends_in_s == 0
     own = server.in_flight + server.queued if server is not None else 0
     beside = sight.beside.get(run.endpoint.place, {}) if run is not None else {}
+    models = sight.models.get(seen.index, ReplicaModels())
     return Slot(
         SlotId(sight.view.array_job_id, seen.index),
         phase,
         in_flight=own + sum(beside.values()),
+        models=len(models.ready),
         up=server is None or server.up,
         allotted=seen.state != "released",
         expiry=_expiry(seen, lease_s) if seen.state == "running" or in_vain else Expiry.FAR,
-        is_outdated=in_vain or seen.index in sight.worn or _is_outdated(sight, seen),
+        is_outdated=in_vain or models.is_worn or _is_outdated(sight, seen),
         is_borrowed=seen.is_borrowed,
         is_stuck=_is_stuck(seen, sight.now_s),
         node_held_millislices=seen.node_held_millislices or 0,

@@ -11,7 +11,7 @@ from slicewise.cluster.rpc.messages import SlotPlace
 from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Server, ServerMode
 from slicewise.launcher.rules.pools.members import shape_of
 from slicewise.launcher.rules.pools.model_work import ModelWork
-from slicewise.launcher.rules.pools.placement import Placed, place
+from slicewise.launcher.rules.pools.placement import Placed, first_of, place
 from slicewise.launcher.rules.pools.types import (
     Placement,
     PoolModel,
@@ -140,10 +140,15 @@ class SharedReplica:
         ready = self.heard.ready if self.heard is not None else frozenset[str]()
         return ready - self.told.models.keys() - {self.member.model}
 
+    @cached_property
+    def stays(self) -> frozenset[str]:
+        """Models that are ready there, and stay."""
+        ready = self.heard.ready if self.heard is not None else frozenset[str]()
+        return (ready & self.told.models.keys()) | {self.member.model}
+
     def has(self, model: str) -> bool:
         """Whether the model is ready there, and stays."""
-        is_ready = self.heard is not None and model in self.heard.ready
-        return model == self.member.model or (is_ready and model in self.told.models)
+        return model in self.stays
 
     def load(self, member: Member, mode: ServerMode | None) -> ModelLoad:
         """Return how far it is with another service's model, which it is to have.
@@ -297,9 +302,11 @@ def shared(pool: Pool, modes: Mapping[SlotId, ServerMode], going: SlotId | None)
     ``modes`` are those of all replicas' servers for the services whose slots they are. No model is
     loaded in the replica that is ``going``. A model that is to go gets no new requests first, and
     is unloaded once it has none. What is to come is chosen after that, so that a replica never gets
-    requests for what it was just told to give up.
+    requests for what it was just told to give up. Models come one after the other: what is asked
+    meanwhile is not kept waiting by copies of others.
     """
     arrays = {member.model: member.newest.array_job_id for member in pool.members}
+    having = Counter(name for replica in pool.replicas for name in replica.stays)
     placed = pool.placed(
         replica
         for replica in pool.replicas
@@ -326,8 +333,12 @@ def shared(pool: Pool, modes: Mapping[SlotId, ServerMode], going: SlotId | None)
                     draining.add(member.model)
         if not replica.is_verified:
             continue
-        if draining:
-            to_have &= replica.told.models.keys()
+        before = to_have & replica.told.models.keys()
+        is_loading = not before <= replica.stays
+        coming = first_of((pool.models[name] for name in to_have - before), having)
+        to_have = before
+        if coming is not None and not (draining or is_loading):
+            to_have |= {coming.model}
         told[replica.member.key][replica.place] = replace(
             replica.told,
             models={name: replica.told.models.get(name, arrays[name]) for name in sorted(to_have)},

@@ -336,12 +336,11 @@ def _generation(
         p95_s=None if look.spec.p95_ms is None else look.spec.p95_ms / 1000,
         may_give_back=left,
         beside=look.beside,
-        worn=frozenset(
-            slot.index
+        models={
+            slot.index: models
             for slot in view.slots
             if (models := look.heard.models.get((view.array_job_id, slot.index, slot.start_s or 0)))
-            and models.is_worn
-        ),
+        },
     )
     return generation(sight, service_state.generations.get(view.array_job_id) or GenerationState())
 

@@ -66,6 +66,7 @@ class Slot:
             Slurm has found none for long.
         node_held_millislices: what all jobs hold of its node; 0 if that is not known.
         is_doubted: whether it gets no requests until it has answered an inference.
+        models: how many models of its pool it has ready; 0 without a pool.
     """
 
     id: SlotId
@@ -80,6 +81,7 @@ class Slot:
     is_stuck: bool = False
     node_held_millislices: int = 0
     is_doubted: bool = False
+    models: int = 0
 
     @property
     def is_replaced(self) -> bool:
@@ -157,8 +159,9 @@ def plan_slots(slots: Sequence[Slot], goal: Goal) -> SlotPlan:
 
     Slots are kept in this order: serving, warm, draining (taking one back is quicker than a start),
     starting; allotted ones before pending ones; those in doubt, which get no requests, last. Among
-    equals, borrowed slots are given up first, then those with the fewest requests, then those on
-    the node with the least held: it may become empty. Slots that are being replaced (outdated, or
+    equals, borrowed slots are given up first, then those with the fewest requests, then those with
+    the fewest models of their pool, which others had to load again, then those on the node with the
+    least held: it may become empty. Slots that are being replaced (outdated, or
     near their end) don't count, so that successors start beside them; as many of them stay as
     successors are not ready yet.
 
@@ -186,7 +189,7 @@ def plan_slots(slots: Sequence[Slot], goal: Goal) -> SlotPlan:
     return SlotPlan(keep | start | leaving, modes, is_quiet=not any(map(_goes, slots)))
 
 
-def order_of(slot: Slot) -> tuple[bool, int, bool, bool, int, bool, int, SlotId]:
+def order_of(slot: Slot) -> tuple[bool, int, bool, bool, int, int, bool, int, SlotId]:
     """Return by what slots are ordered, the first to be kept first, as ``plan_slots`` says."""
     return (
         slot.is_doubted,
@@ -194,6 +197,7 @@ def order_of(slot: Slot) -> tuple[bool, int, bool, bool, int, bool, int, SlotId]
         not slot.up,
         slot.is_borrowed,
         -slot.in_flight,
+        -slot.models,
         not slot.allotted,
         -slot.node_held_millislices,
         slot.id,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slicewise.launcher.rules.pools.placement import place
+from slicewise.launcher.rules.pools.placement import first_of, place
 from slicewise.launcher.rules.pools.types import PoolModel, PoolReplica
 
 
@@ -74,7 +74,6 @@ def test_a_model_that_waits_long_takes_the_place_of_one_with_as_much_work():
 def test_what_has_no_request_now_makes_room_for_what_has():
     often = PoolModel("often", 0.9, 40, requests_per_s=1.0)
     assert placed([often, a_model("new", 0.1)], a_replica(1, "a", "often")) == ["a new"]
-    assert placed([PoolModel("once", 0.9, 40)], a_replica(1, "a")) == ["a"]
 
 
 def test_a_model_that_no_replica_can_hold_has_no_room():
@@ -85,7 +84,7 @@ def test_a_replica_that_has_refused_a_model_does_not_get_it():
     models = [a_model("bad", 1.0)]
     first, other = a_replica(1, "a", refused=("bad",)), a_replica(2, "b")
     assert placed(models, first, other) == ["a", "b bad"]
-    assert placed(models, first) == ["a", "bad"]
+    assert placed(models, first) == ["a b", "bad"]
 
 
 def test_memory_that_is_not_known_takes_all():
@@ -125,6 +124,24 @@ def test_memory_that_is_left_has_copies_of_what_is_asked_most():
 def test_what_no_replica_has_is_loaded_before_a_second_copy():
     models = [a_model("often", requests_per_s=0.5), a_model("lost", requests_per_s=0.1)]
     assert placed(models, a_replica(1, "often"), a_replica(2, "b")) == ["lost often", "b often"]
+
+
+def test_what_nobody_has_asked_yet_is_loaded_once_after_copies_of_what_is_asked():
+    models = [a_model("often", requests_per_s=0.5), a_model("never")]
+    assert placed(models, a_replica(1, "often"), a_replica(2, "b")) == ["never often", "b often"]
+    small = a_replica(2, "b", memory_mib=80)
+    assert placed(models, a_replica(1, "often", memory_mib=40), small) == ["often", "b often"]
+
+
+def test_first_is_loaded_what_has_most_to_do_for_each_replica_then_what_is_asked_most():
+    busy, shared = a_model("busy", 0.5), a_model("shared", 0.8)
+    often, never = a_model("often", requests_per_s=0.1), a_model("never")
+    lacking = [never, often, shared, busy]
+    order = []
+    while first := first_of(lacking, {"shared": 1} | dict.fromkeys(["busy", "often", "never"], 0)):
+        order.append(first.model)
+        lacking.remove(first)
+    assert order == ["busy", "shared", "often", "never"]
 
 
 def test_a_replica_with_enough_to_do_gets_no_copy():

@@ -72,6 +72,19 @@ def test_the_victim_has_the_least_to_do_and_drains_before_it_leaves_the_wish():
     assert found.modes == {0: ServerMode.DRAIN, 1: ServerMode.READY, 2: ServerMode.READY}
 
 
+def test_of_victims_with_as_much_to_do_the_one_with_the_fewest_models_goes():
+    slots = (
+        slot(0, SERVING, 1, models=3),
+        slot(1, SERVING, 1, models=1, node_held_millislices=7000),
+        slot(2, SERVING, 1, models=2),
+    )
+    assert plan(*slots, wanted=2).modes == {
+        0: ServerMode.READY,
+        1: ServerMode.DRAIN,
+        2: ServerMode.READY,
+    }
+
+
 def test_of_victims_with_as_much_to_do_the_one_on_the_emptiest_node_goes():
     found = plan(
         slot(0, SERVING, 1, node_held_millislices=2000),
