@@ -99,7 +99,7 @@ FOR_OPERATORS: Mapping[str, Command] = {
         "Examples: slicewise simulate site.zip | slicewise simulate site.zip --change quotas.toml"
         " --output october.html | slicewise simulate cluster.toml --jobs philly.csv --days 7"
         " --service chat.toml --requests nlp/chat=requests.csv | slicewise simulate cluster.toml"
-        " --pool --service bert.toml --service ner.toml --requests nlp/bert=bert.csv"
+        " --pooled --service bert.toml --service ner.toml --requests nlp/bert=bert.csv"
         " --requests nlp/ner=ner.csv",
     ),
     "compile": Command(

@@ -90,6 +90,6 @@ def _key(spec: ServiceSpec) -> str:
 def _refused(why: str) -> InvalidInputError:
     return InvalidInputError(
         Code.USAGE,
-        f"--pool: {why}.",
+        f"--pooled: {why}.",
         "docs/how-to/services.md says which services can share; leave the others out.",
     )

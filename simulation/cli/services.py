@@ -93,7 +93,7 @@ class AskedServices:
         notes = self.notes
         if self.pooled and not isinstance(present, SlicewisePlan):
             raise _refused(
-                "--pool compares services that Slicewise runs, and Slurm alone runs none.",
+                "--pooled compares services that Slicewise runs, and Slurm alone runs none.",
                 "Give the cluster file its tenants: [tenants.NAME] with nominal = 8.",
             )
         if isinstance(present, SlicewisePlan):
@@ -136,7 +136,7 @@ def asked_services(
     """
     if not files and not requests:
         if in_pools:
-            raise _refused("--pool names no services.", "Name them by --service and --requests.")
+            raise _refused("--pooled names no services.", "Name them by --service and --requests.")
         return AskedServices()
     arrays_of = _arrays_of(site)
     files_by_key = dict(_of_file(file, arrays_of) for file in files)

@@ -146,10 +146,10 @@ ServiceFiles = Annotated[
         show_default=False,
     ),
 ]
-Pool = Annotated[
+Pooled = Annotated[
     bool,
     typer.Option(
-        "--pool",
+        "--pooled",
         help="What would be saved if these services shared replicas: each tenant's run alone by the"
         " present policy, and in one pool by the changed one.",
     ),
@@ -173,7 +173,7 @@ def simulate(
     change: ChangeFile = None,
     requests: RequestFiles = None,
     service: ServiceFiles = None,
-    pool: Pool = False,
+    pooled: Pooled = False,
     start: Start = None,
     days: Days = None,
     offsets: Offsets = 4,
@@ -191,8 +191,8 @@ def simulate(
     decided by the code of the daemon. First the present policy is compared with what really
     happened: how far off it is says how far to trust the rest. With --change the same jobs come
     once more under the changed quotas. With --requests services follow the load of a trace beside
-    them, and with --pool once more in a pool; a site without jobs of the past then has none, for a
-    week. Nothing is asked of a cluster, and nothing is changed.
+    them, and with --pooled once more in a pool; a site without jobs of the past then has none, for
+    a week. Nothing is asked of a cluster, and nothing is changed.
     """
     service_files, traces = service or (), requests or ()
     named = (Path(text.partition("=")[2]) for text in traces)
@@ -207,13 +207,13 @@ def simulate(
         start_s = None if start is None else local_time(start, zone=zone).timestamp()
         site = inputs.with_failures(site, failures, repair)
         site = inputs.without_repartitions(site) if no_repartitions else site
-        if pool and jobs is None and site.history is None:
+        if pooled and jobs is None and site.history is None:
             asked = inputs.no_jobs(start_s, days)
         else:
             asked = inputs.demand(
                 site, jobs, start_s=start_s, days=days, seed=seed, cpus_per_gpu=cpus_per_gpu
             )
-        services = asked_services(site, asked, service_files, traces, in_pools=pool)
+        services = asked_services(site, asked, service_files, traces, in_pools=pooled)
     if asked.without_gpus:
         typer.echo(asked.without_gpus, err=True)  # Before minutes, which it may spare.
     planned = _planned(change, site, asked, as_json=as_json)

@@ -148,7 +148,7 @@ def test_what_a_pool_would_save_stands_beside_the_services_alone(
 ):
     monkeypatch.setattr(inputs, "read_site", lambda _: site(None))
     page = tmp_path / "pool.html"
-    words = (*small_models, "--pool", "--days", 1, "--json", "--output", page)
+    words = (*small_models, "--pooled", "--days", 1, "--json", "--output", page)
     found = json.loads(said(*words))
     text = page.read_text()
     assert "No jobs of the past: the services have the cluster for themselves, for 1 day" in text
@@ -165,19 +165,19 @@ def test_what_a_pool_would_save_stands_beside_the_services_alone(
 def test_what_can_not_share_replicas_is_refused_with_why(said: Said, small_models: tuple[str, ...]):
     file = Path(small_models[1])
     words = file.read_text()
-    assert "nlp/bert is the only service of nlp" in refused(said, "--pool", *small_models[:4])
-    assert "--pool names no services" in refused(said, "--pool")
+    assert "nlp/bert is the only service of nlp" in refused(said, "--pooled", *small_models[:4])
+    assert "--pooled names no services" in refused(said, "--pooled")
     for line, why in (
         ("cpus = 4", "nlp/ner can't share replicas with nlp/bert: cpus differs"),
         ('engine = "vllm"', "can't load and unload models"),
         ("nodes = 2", "nodes"),
     ):
         file.write_text(words.replace("[engine]", f"{line}\n[engine]"))
-        assert why in refused(said, "--pool", *small_models)
+        assert why in refused(said, "--pooled", *small_models)
     file.write_text(words.replace('model = "bert"', 'model = "ner"'))
-    assert "have a model of the same name" in refused(said, "--pool", *small_models)
+    assert "have a model of the same name" in refused(said, "--pooled", *small_models)
     file.write_text(words.replace("model_mib = 900\n", ""))
-    assert "nlp/bert: how many models fit" in refused(said, "--pool", *small_models)
+    assert "nlp/bert: how many models fit" in refused(said, "--pooled", *small_models)
 
 
 def test_a_report_takes_the_place_of_no_service_and_no_trace(said: Said, chat: tuple[str, ...]):
