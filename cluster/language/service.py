@@ -47,6 +47,7 @@ MAX_SLOTS = 256
 MAX_GPUS, MAX_NODES = 64, 64
 """GPUs on a node, and nodes, that one replica may ask for at most."""
 
+DEFAULT_MEMORY_MIB = 1024
 MOST_MODEL_MIB = 2**30
 """MiB that a model may take of a replica at most: a PiB."""
 
@@ -358,7 +359,10 @@ class ServiceSpec(BaseModel):
     )
     cpus: int = Field(1, ge=1, le=1024, description="CPUs of one replica on each of its nodes.")
     memory_mib: int = Field(
-        1024, ge=64, description="Host memory in MiB of one replica on each of its nodes."
+        DEFAULT_MEMORY_MIB,
+        ge=64,
+        description="Host memory in MiB of one replica on each of its nodes; in a pool of "
+        "llama.cpp it bounds its models, too.",
     )
     partition: Partition | None = Field(
         None, description="Slurm partition; unset: Slurm's default."

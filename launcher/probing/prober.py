@@ -41,6 +41,7 @@ from slicewise.launcher.rules.engines.engine import (
 from slicewise.launcher.rules.engines.least_versions import LEAST_VERSIONS, is_too_old, upgrade
 from slicewise.launcher.rules.engines.load import EngineLoad
 from slicewise.launcher.rules.engines.statistics import Answered, Counts
+from slicewise.launcher.rules.pools.server_memory import server_memory
 from slicewise.launcher.rules.pools.types import ReplicaModels
 from slicewise.launcher.rules.probing.http_answer import HEAD_BYTES, Head, parse_head, parse_size
 from slicewise.launcher.rules.probing.start_marks import MOST_BYTES, PROTOCOL, marks_s, weights
@@ -350,9 +351,9 @@ async def fit_models(gateway: Path, replica: Replica) -> ReplicaModels | None:
     an inference for us included, is loaded again: a model's process may have ended, and its server
     not have noticed.
 
-    Return what it has then, with what was loaded or refused in this call; None if it does not
-    answer, so that nothing is known. Never raises, whatever the engine's code does. Reads a bounded
-    part of each answer.
+    Return what it has then, with what was loaded or refused in this call, and the memory that it
+    takes; None if it does not answer, so that nothing is known. Never raises, whatever the engine's
+    code does. Reads a bounded part of each answer.
     """
     engine = replica.engine
     if not isinstance(engine, PooledEngine):
@@ -376,9 +377,9 @@ async def fit_models(gateway: Path, replica: Replica) -> ReplicaModels | None:
             await _unload(peer, engine, lacking)
             ready -= lacking
         model = min(lacking, default=None)
-        if model is None:
-            return ReplicaModels(ready, answered=answered)
-        return replace(await _with(peer, engine, ready, model), answered=answered)
+        models = await _with(peer, engine, ready, model) if model else ReplicaModels(ready)
+        text, _ = await _marks(gateway, replica)
+        return replace(models, answered=answered, memory=server_memory(text))
     except _NO_ANSWER:
         return None
     except Exception as error:  # noqa: BLE001 -- other engines' replicas are asked on

@@ -75,6 +75,8 @@ class ModelWatch:
         self._fits = ReplicaFits(fit, self._due, self._heard)
         self._plans: Mapping[str, ServicePlan] = {}
         self._reports: dict[tuple[str, Run], _Report] = {}
+        self._loads: Mapping[Run, int] = {}
+        """Loads of which launchers have heard, this one and those before it."""
 
     def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over which replicas are to have which models.
@@ -89,6 +91,12 @@ class ModelWatch:
             for key, service in self._plans.items()
         }
         self._fits.turned(replicas, state)
+        self._loads = {
+            (array, index, told.start_s): told.loads
+            for key in self._plans
+            for array, generation in state[key].generations.items()
+            for index, told in generation.models.items()
+        }
         runs = {(key, run) for key in self._plans for run in _runs(state[key])}
         self._reports = {at: report for at, report in self._reports.items() if at in runs}
 
@@ -137,16 +145,20 @@ class ModelWatch:
         self._reports[key, run] = (
             replace(report, told=told, at_s=now_s, is_silent=True)
             if answer is None
-            else _later(report, told, answer, now_s)
+            else _later(report, told, answer, now_s, self._loads.get(run, 0))
         )
 
 
-def _later(report: _Report, told: Replica, answer: ReplicaModels, now_s: float) -> _Report:
+def _later(
+    report: _Report, told: Replica, answer: ReplicaModels, now_s: float, loads: int
+) -> _Report:
     """Add an answer to what the replica has said before.
 
-    What a launcher before this one has let it load counts once.
+    Before the first answer it had ``loads``, as another launcher has saved it, or as many as it
+    must have had for what it has.
     """
-    before = report.models or ReplicaModels(loads=len(answer.ready) - answer.loads)
+    least = max(loads, len(answer.ready) - answer.loads)
+    before = report.models or ReplicaModels(loads=least)
     refused = {**report.refused(now_s), **answer.refused}
     refused = {model: why for model, why in refused.items() if model not in answer.ready}
     refused_s = {model: report.refused_s.get(model, now_s) for model in refused}
@@ -156,6 +168,7 @@ def _later(report: _Report, told: Replica, answer: ReplicaModels, now_s: float) 
         before.loads + answer.loads,
         {**before.load_s, **answer.load_s},
         answer.answered,
+        answer.memory,
     )
     refused_s |= dict.fromkeys(answer.refused, now_s)
     again = dict(report.again)

@@ -12,13 +12,14 @@ Python 3.8 and its standard library. It is started before Slurm has allotted the
 written to PRIVATE's file ``server``, after the server's process id: one for each SOCKET.
 
 A client that chooses the protocol START is told how long ago each step of the start was, as
-PRIVATE's file ``marks`` has it, and nothing else: by seconds that have passed, since the clocks of
-two hosts differ.
+PRIVATE's file ``marks`` has it, by seconds that have passed, since the clocks of two hosts differ;
+then how much memory the server takes. It is told nothing else.
 
 SIGUSR1 makes it let in no more, and end once all clients have left.
 """
 
 import asyncio
+import ctypes
 import functools
 import os
 import resource
@@ -48,6 +49,8 @@ CURVE = "prime256v1"
 START = "slicewise-start"
 """A name of ALPN."""
 MOST_MARKS_BYTES = 2048
+MOST_PROCESSES = 1000
+"""Processes of a server whose memory is added up."""
 STARTS_S = 0.5
 """Seconds for which a client waits for a server that starts: the launcher need not ask so often."""
 _POLL_S = 0.02
@@ -259,7 +262,65 @@ def start_text(private: str) -> bytes:
     except (OSError, ValueError):
         # There is none, or the script has written half a line: what was read before counts.
         pass
+    lines.append(f"memory {host_mib(private)} {gpu_mib()}")
     return "".join(line + "\n" for line in lines).encode("ascii")
+
+
+def host_mib(private: str) -> int:
+    """Return how much memory the server and all that it has started have to themselves, in MiB.
+
+    Not the cgroup's memory: that counts files that they have read, which the kernel drops.
+    """
+    total_kib = 0
+    try:
+        with open(os.path.join(private, "server"), encoding="ascii") as file:  # noqa: PTH118, PTH123
+            processes = [file.read().split()[0]]
+    except (OSError, IndexError):
+        return 0
+    for process in processes:
+        try:
+            with open(f"/proc/{process}/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123
+                total_kib += sum(
+                    int(line.split()[1]) for line in file if line.startswith("RssAnon")
+                )
+            for task in os.listdir(f"/proc/{process}/task"):  # noqa: PTH208
+                with open(f"/proc/{process}/task/{task}/children", encoding="ascii") as file:  # noqa: PTH123
+                    processes += file.read().split()[: MOST_PROCESSES - len(processes)]
+        except OSError:
+            continue  # It has just ended.
+    return total_kib >> 10
+
+
+class _GpuMemory(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+
+
+@functools.lru_cache(maxsize=1)
+def _nvml() -> ctypes.CDLL:
+    library = ctypes.CDLL("libnvidia-ml.so.1")
+    if library.nvmlInitWithFlags(0):
+        raise OSError
+    return library
+
+
+def gpu_mib() -> int:
+    """Return how much memory of the job's MIG instances is taken, in MiB; 0 if that is not known.
+
+    Of whole GPUs, of which others may have a share, nothing is.
+    """
+    used = 0
+    try:
+        for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","):
+            device, memory = ctypes.c_void_p(), _GpuMemory()
+            if not name.startswith("MIG-") or (
+                _nvml().nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(device))
+                or _nvml().nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
+            ):
+                return 0
+            used += memory.used
+    except (OSError, AttributeError):
+        return 0  # There is no driver, or one of another age.
+    return used >> 20
 
 
 def host_of(address: str, own: str) -> str:

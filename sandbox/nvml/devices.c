@@ -67,18 +67,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice
     return state_leave(NVML_SUCCESS);
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
-{
-    ENTER();
-    for (unsigned int i = 0; i < state.board_count; i++)
-        if (strcmp(state.boards[i].uuid, uuid) == 0) {
-            NEED(!state.boards[i].is_lost, NVML_ERROR_GPU_IS_LOST);
-            *device = handle(GPU, i, 0, 0);
-            return state_leave(NVML_SUCCESS);
-        }
-    return state_leave(NVML_ERROR_NOT_FOUND);
-}
-
 EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
 {
     ENTER();
@@ -102,6 +90,28 @@ static void mig_uuid(char *text, unsigned int length, const char *gpu_uuid, unsi
              (unsigned int)(halves[0] >> 16 & 0xffff), (unsigned int)(halves[0] & 0xfff),
              (unsigned int)(halves[1] >> 48 & 0xfff),
              (unsigned long long)(halves[1] & 0xffffffffffffu));
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
+{
+    ENTER();
+    for (unsigned int i = 0; i < state.board_count; i++)
+        if (strcmp(state.boards[i].uuid, uuid) == 0) {
+            NEED(!state.boards[i].is_lost, NVML_ERROR_GPU_IS_LOST);
+            *device = handle(GPU, i, 0, 0);
+            return state_leave(NVML_SUCCESS);
+        }
+    for (unsigned int i = 0; i < state.board_count; i++)
+        for (unsigned int j = 0; j < state.boards[i].compute_count; j++) {
+            Compute *one = &state.boards[i].computes[j];
+            char its[64];
+            mig_uuid(its, sizeof its, state.boards[i].uuid, one->gi, one->id);
+            if (strcmp(its, uuid) == 0) {
+                *device = handle(MIG_DEVICE, i, one->gi, one->id);
+                return state_leave(NVML_SUCCESS);
+            }
+        }
+    return state_leave(NVML_ERROR_NOT_FOUND);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)

@@ -79,13 +79,13 @@ engine = "llamacpp"
 pool = "chats"
 model_repository = {models}
 model = "{name}"
-model_mib = 2000
+model_mib = 100
 profile = "1g.18gb"
 max_replicas = 1
 concurrency = 4
 keep_alive_s = 30
 max_queue_s = 30
-memory_mib = 512
+memory_mib = 1000
 """
 
 

@@ -1,6 +1,7 @@
 """Tests the door before a replica: only a client with the gateway's key comes through."""
 
 import asyncio
+import re
 import resource
 import select
 import signal
@@ -17,7 +18,9 @@ from pathlib import Path
 
 import pytest
 from builders.replica_keys import gateway_directory, replica_keys
+from stand_ins.emulated_gpus import gpu_node
 
+from slicewise.cluster.language.gpus.layouts import Placement
 from slicewise.cluster.runtime.tls import CURVE
 from slicewise.launcher.gateway import identity
 from slicewise.launcher.probing import prober as probing
@@ -25,6 +28,7 @@ from slicewise.launcher.probing.prober import Replica, probe
 from slicewise.launcher.rules.engines.engine import Answer, Probe
 from slicewise.launcher.rules.engines.registry import ENGINES
 from slicewise.launcher.scripts import door
+from slicewise.sandbox.nvml.driver import EmulatedGpu
 
 SOCKETS = ("http", "grpc:2")
 PATIENCE_S = 60
@@ -196,16 +200,62 @@ def told_of_start(opened: Opened) -> bytes:
 def test_who_asks_for_the_start_hears_how_long_ago_each_mark_was(
     opened: Opened, tmp_path: Path
 ) -> None:
-    assert told_of_start(opened) == b""
+    (tmp_path / "server").write_text("1 2 3\n")
+    assert re.fullmatch(rb"memory \d+ 0\n", told_of_start(opened))
     up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     marks = f"script {up_s - 7:.2f}\nengine {up_s - 3:.2f} with words\nbroken"
     (tmp_path / "marks").write_text(marks)
-    script, engine = told_of_start(opened).decode().splitlines()
+    script, engine, memory = told_of_start(opened).decode().splitlines()
+    assert memory.startswith("memory ")
     (name, age_s), (other, *rest) = script.split(), engine.split()
     assert (name, other, rest[1:]) == ("script", "engine", ["with", "words"])
     assert 7 <= float(age_s) <= 7 + PATIENCE_S
     assert float(age_s) - float(rest[0]) == pytest.approx(4, abs=0.02)
     assert ask(opened.gateway()) == b"HELLO"
+
+
+HOARDS = """
+import subprocess, sys
+own = bytearray(64 << 20)
+if sys.argv[1:]:
+    subprocess.Popen([sys.executable, *sys.argv])
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_memory_is_that_of_the_server_and_all_that_it_has_started(tmp_path: Path) -> None:
+    assert door.host_mib(str(tmp_path)) == 0
+    script = tmp_path / "hoards.py"
+    script.write_text(HOARDS.replace("*sys.argv]", "sys.argv[0]]"))
+    with subprocess.Popen(
+        (sys.executable, script, "with a child"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        assert [server.stdout.readline() for _ in range(2)] == [b"there\n"] * 2
+        (tmp_path / "server").write_text(f"{server.pid} 21000 21001\n")
+        seen = door.host_mib(str(tmp_path))
+        server.stdin.close()
+    assert 128 <= seen < 128 + 64
+    assert door.host_mib(str(tmp_path)) == 0
+
+
+def test_of_mig_instances_the_driver_says_what_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with gpu_node(EmulatedGpu("A100-80GB")) as driver:
+        assert door.gpu_mib() == 0
+        instances = [driver.create(Placement("1g.10gb", start, 1)) for start in (0, 1)]
+        uuids = [instance.computes[0].uuid for instance in instances]
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(uuids))
+        before = door.gpu_mib()
+        driver.hold(0, instances[1].gi_id, 0, 77, 300)
+        assert door.gpu_mib() == before + 300
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuids[0])
+        assert door.gpu_mib() == before
+        for others in ("0", "MIG-none", f"{uuids[1]},0"):
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", others)
+            assert door.gpu_mib() == 0
 
 
 def test_door_and_gateway_have_the_same_curve():

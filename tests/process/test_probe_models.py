@@ -87,6 +87,8 @@ async def test_it_loads_and_unloads_models_and_stays_fit_for_requests(served: Se
     loaded = await served.fits(OTHER)
     assert loaded is not None
     assert (loaded.ready, loaded.loads, loaded.load_s.keys()) == ({OWN, OTHER}, 1, {OTHER})
+    # Triton, and a Python for each model.
+    assert 30 < loaded.memory.host_mib < 3000
     assert await served.fits(OTHER) == ReplicaModels(frozenset({OWN, OTHER}))
     assert await served.is_ready(OTHER)
 

@@ -6,18 +6,20 @@ with requests is unloaded, memory is never exceeded, all requests are answered, 
 nothing runs.
 """
 
+import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stand_ins.pool_world import END_TICKS, Array, PoolWorld, Service, a_pool_world, pooled
 
 from slicewise.launcher.rules.gateway.types import ServerMode
+from slicewise.launcher.rules.pools import wear
 
 _CALM = [""] * 6
 EVENTS = st.sampled_from(
     [
         *_CALM,
-        *("forget", "kill", "preempt", "lose", "fail"),
+        *("forget", "take over", "kill", "preempt", "lose", "fail"),
         *("apply", "leave", "reshape", "delete", "keep"),
     ]
 )
@@ -32,6 +34,8 @@ def happens(world: PoolWorld, event: str, service: Service) -> None:
     match event:
         case "forget":
             world.forget()
+        case "take over":
+            world.take_over()
         case "kill" | "preempt":
             world.end(preempts=event == "preempt")
         case "lose":
@@ -86,17 +90,28 @@ def settle(world: PoolWorld) -> None:
 
 
 @settings(max_examples=examples(50, nightly=2000), deadline=None)
-@given(SECONDS, MODELS_MIB, st.integers(1, 5), WORK, st.booleans())
+@given(
+    seconds=SECONDS,
+    models_mib=MODELS_MIB,
+    quota=st.integers(1, 5),
+    work=WORK,
+    is_memory_known=st.booleans(),
+    most_loads=st.sampled_from([3, 100]),
+)
 def test_no_request_is_cut_or_comes_too_early_and_all_are_answered(
+    *,
     seconds: list[tuple[int, int, str, int]],
     models_mib: list[int],
     quota: int,
     work: int,
     is_memory_known: bool,
+    most_loads: int,
 ):
     world = a_pool_world(models_mib, quota, work, is_memory_known=is_memory_known)
-    lived(world, seconds)
-    settle(world)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(wear, "MOST_LOADS", most_loads)
+        lived(world, seconds)
+        settle(world)
     for service in world.services.values():
         assert service.answered == service.arrived - service.lost, service.name
         assert {line.mode for line in service.lines} == {ServerMode.MAINT}
@@ -222,3 +237,26 @@ def test_a_member_whose_file_can_not_be_read_keeps_no_other_back():
     world.unreadable = frozenset({"t/a"})
     kept_busy(world, 40, b=1)
     assert answered(world)[1] > 5
+
+
+@pytest.mark.parametrize("launchers", [1, 6])
+def test_a_replica_that_has_loaded_many_models_is_replaced_and_another_one_serves_first(
+    monkeypatch: pytest.MonkeyPatch, launchers: int
+):
+    """Two models that have no room together come in turn; launchers take over now and then."""
+    monkeypatch.setattr(wear, "MOST_LOADS", 9)
+    world, most = a_pool_world([40, 50, 50], quota=2, work=1), 0
+    kept_busy(world, 10)
+    (first,) = world.servers
+    ready = []
+    for turn in range(40):
+        if turn % (40 // launchers) == 20 // launchers and launchers > 1:
+            world.take_over()
+        kept_busy(world, 8, **{"bc"[turn % 2]: 1})
+        most = max([most, *(server.loads for server in world.servers.values())])
+        ready.append({line.mode for line in world.services["a"].lines if line.up})
+    assert first not in world.servers
+    assert all(ServerMode.READY in modes for modes in ready)
+    # It goes on while its successor starts.
+    assert 9 < most <= 9 + 4
+    assert min(answered(world)[1:]) > 15

@@ -10,9 +10,11 @@ from itertools import count
 
 from builders.gateways import NOWHERE
 from builders.service_views import a_service, a_tenant_view
+from pydantic import TypeAdapter
 
 from slicewise.cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, ViewAnswer
 from slicewise.cluster.rpc.order_messages import NO_ORDER, ServiceOrder
+from slicewise.launcher.process.saved_state import taken_over
 from slicewise.launcher.rules.engines.engine import Answer, Probe
 from slicewise.launcher.rules.gateway.routing import (
     AddRoute,
@@ -42,6 +44,7 @@ START_TICKS, END_TICKS, LOAD_TICKS, ASKS_TICKS = 2, 4, 3, 5
 ROOM_MIB = 100
 """Memory for models, of a GPU that has a little more."""
 _RUNS = count(1)
+_STATE = TypeAdapter(ServiceState)
 Place = tuple[int, int]
 """An array job id and a slot index."""
 
@@ -111,12 +114,16 @@ class Question:
 
 @dataclass
 class ModelServer:
-    """A replica's server. ``lost``: models that it had and has no more, without being told."""
+    """A replica's server. ``lost``: models that it had and has no more, without being told.
+
+    ``loads`` are all that it has done, whichever launcher told it.
+    """
 
     own: str
     ready: set[str]
     lost: set[str] = field(default_factory=set)
     question: Question | None = None
+    loads: int = 1
 
 
 @dataclass
@@ -372,6 +379,7 @@ class PoolWorld:
                 refused = {model: "out of memory"}
             else:
                 server.ready.add(model)
+                server.loads += 1
                 server.lost.discard(model)
                 ready |= {model}
                 load_s = {model: float(LOAD_TICKS)}
@@ -387,13 +395,24 @@ class PoolWorld:
                    if m not in answer.ready}  # fmt: skip
         refused_s = {} if is_new else dict(before.refused_s)
         refused_s |= dict.fromkeys(answer.refused, self.now_s)
+        saved = self._saved_loads(place) if is_new else 0
+        loads = max(saved, len(answer.ready) - answer.loads) if is_new else seen.loads
         models = replace(
-            answer, refused=refused, loads=seen.loads + answer.loads,
+            answer, refused=refused, loads=loads + answer.loads,
             load_s={**seen.load_s, **answer.load_s},
         )  # fmt: skip
         self.reports[place] = Report(
             question.models, self.now_s, models, {m: refused_s[m] for m in refused}
         )
+
+    def _saved_loads(self, place: Place) -> int:
+        runs = {(array, index): slot.start_s for _, array, index, slot in self.slots()}
+        for service in self.state.values():
+            generation = service.generations.get(place[0])
+            told = generation.models.get(place[1]) if generation is not None else None
+            if told is not None and told.start_s == runs[place]:
+                return told.loads
+        return 0
 
     def _unload(self, place: Place, server: ModelServer, model: str) -> None:
         run = next(s.run for _, a, i, s in self.slots() if (a, i) == place)
@@ -412,6 +431,15 @@ class PoolWorld:
         older = any(len(service.arrays) > 1 for service in self.services.values())
         return not (left or ends or older) and all(s.state == "held" for *_, s in self.slots())
 
+    def take_over(self) -> None:
+        """Another launcher begins with what this one has saved."""
+        saved = {
+            key: _STATE.validate_json(_STATE.dump_json(service))
+            for key, service in self.state.items()
+        }
+        self.forget()
+        self.state = taken_over(saved, float(self.now_s))
+
     def forget(self) -> None:
         """Another launcher begins, which knows nothing; questions end without an answer."""
         self.state, self.reports, self.orders, self.proved = {}, {}, {}, set()
@@ -419,6 +447,7 @@ class PoolWorld:
             question, server.question = server.question, None
             if question is not None and question.load and not self.fails:
                 # The server goes on with what it was told.
+                server.loads += question.load not in server.ready
                 server.ready.add(question.load)
 
     def kill(self, run: int) -> None:

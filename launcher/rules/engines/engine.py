@@ -515,6 +515,10 @@ class PooledEngine(Engine, Protocol):
         Words of its ``options`` are ``{model}``, ``{file}`` and ``{socket}`` then.
         """
 
+    @property
+    def has_host_weights(self) -> bool:
+        """Whether its models' weights lie in memory of the node, too, or there alone."""
+
     def models_request(self) -> Request:
         """Build the request for the models that the server has."""
 

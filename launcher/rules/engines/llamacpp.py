@@ -142,6 +142,8 @@ class LlamaCpp(OpenAIEngine):
         )
 
     has_server_each = True
+    # It maps the files, and works on what finds no room on the GPU, or without one on all, there.
+    has_host_weights = True
     answered_path = ""
 
     def answered(self, _body: bytes) -> Mapping[str, Answered]:

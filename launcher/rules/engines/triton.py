@@ -216,6 +216,7 @@ class Triton:
         return triton_statistics.by_grpc(frame, counts)
 
     has_server_each = False
+    has_host_weights = False
     answered_path = triton_statistics.ALL
 
     def answered(self, body: bytes) -> Mapping[str, Answered]:

@@ -12,10 +12,8 @@ from pydantic import Field
 
 from slicewise.cluster.rpc.messages import SlotPlace
 from slicewise.launcher.rules.engines.statistics import Answered
+from slicewise.launcher.rules.pools.server_memory import ServerMemory
 
-MOST_LOADS = 100
-"""Loads after which a replica is replaced: servers don't give back all memory of unloaded models
-(TorchScript 1 GB of GPU memory in 50 loads, triton-inference-server/server#5841)."""
 PATIENCE_S = 10.0
 """Seconds of waiting after which a model's work counts twice, then three times, and so on."""
 
@@ -32,6 +30,7 @@ class ReplicaModels:
         load_s: seconds that its last load of a model took, by model.
         answered: requests that each model has answered and failed, where its server does not notice
             that a model's process has ended.
+        memory: what its server takes.
     """
 
     ready: frozenset[str] = frozenset()
@@ -39,11 +38,7 @@ class ReplicaModels:
     loads: int = 0
     load_s: Mapping[str, float] = field(default_factory=dict, hash=False)
     answered: Mapping[str, Answered] = field(default_factory=dict, compare=False)
-
-    @property
-    def is_worn(self) -> bool:
-        """Whether the replica is to be replaced."""
-        return self.loads > MOST_LOADS
+    memory: ServerMemory = field(default=ServerMemory(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -114,6 +109,9 @@ class Told:
         refused_s: when it has refused a model last, in Unix seconds.
         refused: why it has refused models that it has not loaded since.
         silent_s: since when it has not said what it has, in Unix seconds; None: it has.
+        loads: models that it has loaded since it began.
+        first: memory that its server took when it first said so.
+        is_worn: whether it is to be replaced, and stays so.
     """
 
     start_s: int
@@ -123,6 +121,9 @@ class Told:
         default_factory=dict, hash=False
     )
     silent_s: float | None = None
+    loads: int = 0
+    first: ServerMemory = field(default=ServerMemory())
+    is_worn: bool = False
 
 
 @dataclass(frozen=True)

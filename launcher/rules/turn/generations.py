@@ -115,6 +115,8 @@ class GenerationInput:
         beside: requests of other services that its replicas work on, by address and HTTP port,
             then by ``tenant/service``.
         models: what replicas have said of their pool's models, by slot.
+        worn: slots whose replicas have loaded so many models, or keep so much memory of them, that
+            others are to take their place.
     """
 
     view: ServiceView
@@ -128,6 +130,7 @@ class GenerationInput:
     may_give_back: int = 1
     beside: Mapping[tuple[str, int], Mapping[str, int]] = field(default_factory=dict, hash=False)
     models: Mapping[int, ReplicaModels] = field(default_factory=dict, hash=False)
+    worn: frozenset[int] = frozenset()
 
 
 def unverified(view: ServiceView, generation_state: GenerationState) -> tuple[SlotView, ...]:
@@ -498,7 +501,7 @@ def _slot(
         up=server is None or server.up,
         allotted=seen.state != "released",
         expiry=_expiry(seen, lease_s) if seen.state == "running" or in_vain else Expiry.FAR,
-        is_outdated=in_vain or models.is_worn or _is_outdated(sight, seen),
+        is_outdated=in_vain or seen.index in sight.worn or _is_outdated(sight, seen),
         is_borrowed=seen.is_borrowed,
         is_stuck=_is_stuck(seen, sight.now_s),
         node_held_millislices=seen.node_held_millislices or 0,

@@ -5,13 +5,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from slicewise.cluster.language.service import can_follow, whole_number
+from slicewise.cluster.language.service import DEFAULT_MEMORY_MIB, can_follow, whole_number
 from slicewise.cluster.language.starts import LONGEST_NODE
 from slicewise.cluster.rpc.messages import SlotPlace
+from slicewise.launcher.rules.engines.engine import PooledEngine
+from slicewise.launcher.rules.engines.registry import engine_of
 from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Server, ServerMode
 from slicewise.launcher.rules.pools.members import shape_of
 from slicewise.launcher.rules.pools.model_work import ModelWork
 from slicewise.launcher.rules.pools.placement import Placed, first_of, place
+from slicewise.launcher.rules.pools.server_memory import ServerMemory
 from slicewise.launcher.rules.pools.types import (
     Placement,
     PoolModel,
@@ -20,6 +23,7 @@ from slicewise.launcher.rules.pools.types import (
     ReplicaModels,
     Told,
 )
+from slicewise.launcher.rules.pools.wear import with_wear
 from slicewise.launcher.rules.turn.generations import Generation
 from slicewise.launcher.rules.turn.slots import Phase, Slot, SlotId
 from slicewise.launcher.rules.turn.start_traces import ModelLoad
@@ -29,7 +33,7 @@ AGAIN_S = 60.0
 FIRST_LOAD_S = 5.0
 """Seconds that a load takes as long as none was seen."""
 USED = 0.9
-"""Share of a GPU's memory for models: the rest is for contexts and what requests need."""
+"""Share of a replica's memory for models: the rest is for contexts and what requests need."""
 READY = frozenset({Phase.WARM, Phase.SERVING})
 
 
@@ -65,6 +69,11 @@ class Member:
     def model(self) -> str:
         """The name of its model."""
         return self.values.get("model", "")
+
+    @property
+    def model_mib(self) -> int:
+        """Memory that its model takes in a replica, in MiB; 0 is not known."""
+        return whole_number(self.values, "model_mib", 0)
 
     @property
     def newest(self) -> Generation:
@@ -355,6 +364,7 @@ def _replicas(
     now_s: float,
 ) -> Iterator[SharedReplica]:
     arrays = {member.model: member.newest.array_job_id for member in members}
+    models_mib = {member.model: member.model_mib for member in members}
     keys = {member.key for member in members}
     for member in members:
         shape = shape_of(member.values)
@@ -371,6 +381,10 @@ def _replicas(
                 before = generation.state.models.get(slot.id.index)
                 if before is None or before.start_s != run.start_s:
                     before = _as_routed(members, lines, run.start_s)
+                if answer is not None:
+                    others = answer.ready - {member.model}
+                    others_mib = sum(models_mib.get(name, 0) for name in others)
+                    before = with_wear(before, answer, others_mib, _memory(generation), now_s)
                 yield SharedReplica(
                     member,
                     slot,
@@ -440,7 +454,7 @@ def _models(members: Iterable[Member], replicas: Sequence[SharedReplica]) -> Ite
         yield PoolModel(
             member.model,
             member.work.work,
-            whole_number(member.values, "model_mib", 0),
+            member.model_mib,
             max(loads_s, default=FIRST_LOAD_S),
             member.work.requests_per_s,
             member.is_kept,
@@ -451,13 +465,25 @@ def _models(members: Iterable[Member], replicas: Sequence[SharedReplica]) -> Ite
 
 def memory_mib(generation: Generation) -> int | None:
     """Return the memory for models of a generation's replicas, in MiB; None if it is not known."""
-    gpus = whole_number(generation.view.directives, "gpus", 1)
-    return room_mib(generation.view.memory_mib, gpus)
+    memory, engine = _memory(generation), engine_of(generation.view.directives)
+    rooms_mib = [room_mib(memory.gpu_mib or None, 1)]
+    if isinstance(engine, PooledEngine) and engine.has_host_weights:
+        rooms_mib.append(room_mib(memory.host_mib, 1))
+    return min((one_mib for one_mib in rooms_mib if one_mib is not None), default=None)
 
 
 def room_mib(memory_mib: int | None, gpus: int) -> int | None:
     """Return the memory for models of a replica, by that of each of its GPUs; None if not known."""
     return None if memory_mib is None else int(USED * memory_mib * gpus)
+
+
+def _memory(generation: Generation) -> ServerMemory:
+    """Return the memory that each replica of a generation has."""
+    values = generation.view.directives
+    return ServerMemory(
+        whole_number(values, "memory_mib", DEFAULT_MEMORY_MIB),
+        (generation.view.memory_mib or 0) * whole_number(values, "gpus", 1),
+    )
 
 
 def _refused(pool: Pool) -> Mapping[str, str]:

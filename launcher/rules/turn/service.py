@@ -325,6 +325,7 @@ def _generation(
     now_s: float,
     left: int,
 ) -> Generation:
+    before = service_state.generations.get(view.array_job_id) or GenerationState()
     sight = GenerationInput(
         view,
         look.backend,
@@ -341,8 +342,14 @@ def _generation(
             for slot in view.slots
             if (models := look.heard.models.get((view.array_job_id, slot.index, slot.start_s or 0)))
         },
+        worn=frozenset(
+            slot.index
+            for slot in view.slots
+            if (told := before.models.get(slot.index)) is not None
+            and (told.is_worn, told.start_s) == (True, slot.start_s)
+        ),
     )
-    return generation(sight, service_state.generations.get(view.array_job_id) or GenerationState())
+    return generation(sight, before)
 
 
 def fallback_of(seen: Sequence[Generation]) -> Generation | None:

@@ -13,7 +13,7 @@ from slicewise.launcher.probing.prober import Replica
 from slicewise.launcher.process.model_watch import ModelWatch
 from slicewise.launcher.rules.engines.statistics import Answered
 from slicewise.launcher.rules.gateway.types import Endpoint
-from slicewise.launcher.rules.pools.types import ReplicaModels
+from slicewise.launcher.rules.pools.types import ReplicaModels, Told
 from slicewise.launcher.rules.turn.endpoints import ReplicaRun, Verified
 from slicewise.launcher.rules.turn.state import GenerationState, ServiceState
 
@@ -76,13 +76,20 @@ class Pool:
         self.server = Server()
         self.watch = ModelWatch(self.server.fit)
         self.group = group
+        self.saved: dict[int, Told] = {}
 
     def wants(self, *models: str, decided: bool = True, runs: bool = True) -> None:
         endpoint = Endpoint("10.0.0.1", 1, 2, "C")
         verified = {0: Verified(ReplicaRun(RUN[2], 5, endpoint), 1.0)} if runs else {}
         state = {
             f"nlp/{model}": ServiceState(
-                None, {ARRAY: GenerationState(verified=verified if model == "own" else {})}
+                None,
+                {
+                    ARRAY: GenerationState(
+                        verified=verified if model == "own" else {},
+                        models=self.saved if model == "own" else {},
+                    )
+                },
             )
             for model in MODELS
         }
@@ -127,6 +134,15 @@ async def test_a_replica_loads_what_it_lacks_one_after_the_other_and_is_asked_se
     await pool.looks(59.0)
     assert pool.heard()[RUN].loads == 4
     assert len(pool.server.told) == 3
+
+
+@pytest.mark.parametrize(("start_s", "loads"), [(RUN[2], 42), (RUN[2] - 1, 2)])
+async def test_what_another_launcher_has_let_it_load_counts_for_that_run(start_s: int, loads: int):
+    pool = Pool()
+    pool.saved = {0: Told(start_s, loads=41)}
+    pool.wants("a")
+    await pool.looks()
+    assert pool.heard()[RUN].loads == loads
 
 
 async def test_what_is_to_go_is_told_at_once():

@@ -639,8 +639,8 @@ def test_a_folder_for_copies_is_made_by_systemd() -> None:
 
 
 def test_memory_that_copies_take_is_taken_out_of_what_slurm_gives() -> None:
-    (found,) = node_cache(file_system="tmpfs", given_mib=4000)
-    assert [mend.line for mend in found.mends] == [
+    (warned,) = node_cache(file_system="tmpfs", given_mib=4000)
+    assert [mend.line for mend in warned.mends] == [
         "# add to the line of node n1: RealMemory=3000, in place of its own"
     ]
     (left,) = node_cache(file_system="tmpfs", given_mib=3000)

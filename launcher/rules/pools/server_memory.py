@@ -1,0 +1,25 @@
+"""Reads what a replica's door says of the memory that the server takes."""
+
+import re
+from dataclasses import dataclass
+
+_MEMORY = re.compile(rb"^memory ([0-9]{1,9}) ([0-9]{1,9})$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class ServerMemory:
+    """Memory that a replica's server takes, in MiB; 0 is not known.
+
+    Attributes:
+        host_mib: of the node: what its processes have to themselves, without files that they map.
+        gpu_mib: of its MIG instances.
+    """
+
+    host_mib: int = 0
+    gpu_mib: int = 0
+
+
+def server_memory(text: bytes) -> ServerMemory:
+    """Read a door's words: what it says last counts. A door of an earlier version says nothing."""
+    lines = _MEMORY.findall(text)
+    return ServerMemory(*map(int, lines[-1])) if lines else ServerMemory()
