@@ -183,7 +183,6 @@ def test_the_owner_of_a_model_that_a_replica_could_not_load_is_told_until_it_has
     world = a_pool_world([30, 30], quota=4, work=1, concurrency=9)
     world.broken = frozenset({"mb"})
     kept_busy(world, 20)
-    kept_busy(world, 100, b=1)
     told = {plan.service: plan for plan in world.turn().services}
     assert "of t/a could not load mb: out of memory (its log" in told["t/b"].note
     assert [refusal.why for refusal in told["t/b"].refusals] == ["out of memory"]

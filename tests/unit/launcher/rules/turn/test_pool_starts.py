@@ -12,8 +12,8 @@ PATIENCE = 60
 
 
 def a_world_with_a_replica() -> PoolWorld:
-    """One slice, and a replica of service a on it."""
-    world = a_pool_world([40, 40], quota=1, work=2)
+    """One slice, and a replica of service a on it, whose memory is not known, so not filled."""
+    world = a_pool_world([40, 40], quota=1, work=2, is_memory_known=False)
     step(world)
     for tick in range(PATIENCE):
         step(world, a=not tick)
