@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,12 +14,12 @@ from types import MappingProxyType
 
 from builders.replica_keys import gateway_directory, replica_keys
 from free_ports import free_port
-from waiting import PATIENCE_S
+from waiting import PATIENCE_S, until
 
 from slicewise.cluster.language.service import service_spec
 from slicewise.cluster.settings.engines import EngineSettings
 from slicewise.launcher.probing.prober import Replica, fit_models, probe
-from slicewise.launcher.rules.engines.engine import Probe
+from slicewise.launcher.rules.engines.engine import Engine, Probe
 from slicewise.launcher.rules.engines.registry import ENGINES, start_settings
 from slicewise.launcher.rules.engines.statistics import Answered
 from slicewise.launcher.rules.pools.types import ReplicaModels
@@ -69,9 +70,22 @@ class Served:
         os.killpg(self.server.pid, signal.SIGKILL)
 
 
+def _kept(engine: Engine, private: Path, cache: Path, repository: Path) -> subprocess.Popen[bytes]:
+    """Start what finds models on the node, and wait until it has found the replica's own."""
+    for name in ("weights.py", "pool_weights.py"):
+        shutil.copy(Path(models.__file__).with_name(name), private)
+    words = (engine.sockets[0], engine.health_path, "0", cache, str(1 << 40), repository, OWN)
+    program = (sys.executable, private / "pool_weights.py", private, "own-service.7.0")
+    keeper = subprocess.Popen((*program, *words), start_new_session=True)
+    until((private / "weights").exists)
+    return keeper
+
+
 @contextmanager
-def served(engine_name: str, command: Path, folder: Path) -> Iterator[Served]:
-    """Start a replica whose repository is ``folder``'s models."""
+def served(
+    engine_name: str, command: Path, folder: Path, cache: Path | None = None
+) -> Iterator[Served]:
+    """Start a replica whose repository is ``folder``'s models; its node may have a ``cache``."""
     repository, private = folder / "models", folder / "p"
     private.mkdir()
     (private / "replica.pem").write_text(replica_keys().pem.read_text())
@@ -94,12 +108,15 @@ def served(engine_name: str, command: Path, folder: Path) -> Iterator[Served]:
     started = start_settings(engine_name, {engine_name: settings})
     start = _START.search(service_script(spec, started, gateway))
     assert start is not None
+    seen_models, keeper = repository, None
+    if cache is not None:
+        seen_models, keeper = private / "models", _kept(engine, private, cache, repository)
     server = subprocess.Popen(
         ("bash", "-c", f"exec {start[1]}"),
         env=os.environ
         | {
             "id": "own-service.7.0",
-            "models": str(repository),
+            "models": str(seen_models),
             "private": str(private),
             "exit_timeout_s": "5",
             "SLURM_JOB_ID": str(os.getpid()),
@@ -116,6 +133,8 @@ def served(engine_name: str, command: Path, folder: Path) -> Iterator[Served]:
     replica = Replica("127.0.0.1", port, certificate, 1000, OWN, identity, engine)
     yield Served(replica, server, repository, private)
     doorkeeper.kill()
+    if keeper is not None:
+        os.killpg(keeper.pid, signal.SIGKILL)
     server.send_signal(signal.SIGINT)
     try:
         server.wait(PATIENCE_S)

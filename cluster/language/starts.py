@@ -89,6 +89,7 @@ Fallback = Literal[
     "folder",
     "locked",
     "removed",
+    "later",
     "failed",
 ]
 FALLBACK_TEXTS: Mapping[Fallback, str] = MappingProxyType(
@@ -102,6 +103,7 @@ FALLBACK_TEXTS: Mapping[Fallback, str] = MappingProxyType(
         "folder": "other users could change node_cache, or what is in it",
         "locked": "another job has locked the copy, and gets nowhere",
         "removed": "the copy was removed to make room",
+        "later": "a pool's replica loads first, and copies the model once it is loaded",
         "failed": "the copy failed, as the replica's log says",
     }
 )

@@ -43,6 +43,7 @@ from slicewise.launcher.rules.engines.load import EngineLoad
 from slicewise.launcher.rules.engines.statistics import Answered, Counts
 from slicewise.launcher.rules.pools.server_memory import server_memory
 from slicewise.launcher.rules.pools.types import ReplicaModels
+from slicewise.launcher.rules.probing import pool_loads
 from slicewise.launcher.rules.probing.http_answer import HEAD_BYTES, Head, parse_head, parse_size
 from slicewise.launcher.rules.probing.start_marks import MOST_BYTES, PROTOCOL, marks_s, weights
 
@@ -58,6 +59,8 @@ _CHECK_S = 2.0
 """Seconds in which a model of a pool may answer a made-up request, now and then."""
 _LEAVES_S = 10.0
 """Seconds for which a load waits for the memory of models that are being unloaded."""
+_FINDS_S = 5.0
+"""Seconds in which a replica may say from where it is about to load a model."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.03, 0.25, 5.0
 """Seconds from one question to the next: the first; the longest; and after a refused inference. A
 door lets a question wait for a server that starts, so that the next one comes right after it."""
@@ -377,7 +380,7 @@ async def fit_models(gateway: Path, replica: Replica) -> ReplicaModels | None:
             await _unload(peer, engine, lacking)
             ready -= lacking
         model = min(lacking, default=None)
-        models = await _with(peer, engine, ready, model) if model else ReplicaModels(ready)
+        models = await _with(gateway, peer, engine, ready, model) if model else ReplicaModels(ready)
         text, _ = await _marks(gateway, replica)
         return replace(models, answered=answered, memory=server_memory(text))
     except _NO_ANSWER:
@@ -438,12 +441,15 @@ async def _until_others_left(peer: "_Peer", engine: PooledEngine) -> None:
 
 
 async def _with(
-    peer: "_Peer", engine: PooledEngine, ready: frozenset[str], model: str
+    gateway: Path, peer: "_Peer", engine: PooledEngine, ready: frozenset[str], model: str
 ) -> ReplicaModels:
     replica, begin_s = peer.replica, time.monotonic()
     load = engine.load_model(model, dict(replica.services).get(model, ""))
     try:
-        async with asyncio.timeout(replica.load_timeout_s):
+        async with (
+            _found(gateway, peer, engine, model) as is_from_node,
+            asyncio.timeout(replica.load_timeout_s),
+        ):
             why = await _ordered(peer, load)
     except TimeoutError:
         why = f"not loaded within {replica.load_timeout_s:g} s"
@@ -452,7 +458,40 @@ async def _with(
             await _unload(peer, engine, (model,))
     if why:
         return ReplicaModels(ready, refused={model: why})
-    return ReplicaModels(ready | {model}, loads=1, load_s={model: time.monotonic() - begin_s})
+    return ReplicaModels(
+        ready | {model},
+        loads=1,
+        load_s={model: time.monotonic() - begin_s},
+        from_node=frozenset({model} if is_from_node else ()),
+    )
+
+
+@asynccontextmanager
+async def _found(
+    gateway: Path, peer: "_Peer", engine: PooledEngine, model: str
+) -> AsyncIterator[bool]:
+    """Let a replica look on its node for a model that is about to be loaded; say if it is there.
+
+    The replica knows by the end of this that the load is over. One that does not answer loads the
+    model from where it would.
+    """
+    replica, is_from_node = peer.replica, False
+    async with AsyncExitStack() as open_until_loaded:
+        with suppress(*_NO_ANSWER):
+            models = await _models(peer, engine)
+            kept = engine.ready_models(models) | engine.leaving_models(models)
+            tls_context = context(gateway, replica.certificate, pool_loads.WEIGHTS)
+            most = pool_loads.MOST_BYTES
+            async with asyncio.timeout(_FINDS_S):
+                tls = await open_until_loaded.enter_async_context(
+                    connected(replica.address, replica.port, tls_context, most)
+                )
+                # A door of an earlier version leads to the server.
+                if tls.protocol == pool_loads.WEIGHTS:
+                    await tls.until(b"\n", most)
+                    await tls.write(pool_loads.load_line(model, kept))
+                    is_from_node = pool_loads.is_from_node(await tls.until(b"\n", most))
+        yield is_from_node
 
 
 async def _models(peer: "_Peer", engine: PooledEngine) -> bytes:

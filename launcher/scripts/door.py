@@ -13,7 +13,8 @@ written to PRIVATE's file ``server``, after the server's process id: one for eac
 
 A client that chooses the protocol START is told how long ago each step of the start was, as
 PRIVATE's file ``marks`` has it, by seconds that have passed, since the clocks of two hosts differ;
-then how much memory the server takes. It is told nothing else.
+then how much memory the server takes. It is told nothing else. One that chooses
+WEIGHTS is led to PRIVATE's ``weights.sock``, of ``pool_weights.py``, which greets it first.
 
 SIGUSR1 makes it let in no more, and end once all clients have left.
 """
@@ -46,8 +47,8 @@ REFUSED_S = 0.5
 a millisecond from all clients."""
 CURVE = "prime256v1"
 """The only group of TLS: of all groups a client would choose the largest, which takes 150 ms."""
-START = "slicewise-start"
-"""A name of ALPN."""
+START, WEIGHTS = "slicewise-start", "slicewise-weights"
+"""Names of ALPN."""
 MOST_MARKS_BYTES = 2048
 MOST_PROCESSES = 1000
 """Processes of a server whose memory is added up."""
@@ -74,14 +75,19 @@ class Half(asyncio.Protocol):
         """Whether its connection is open."""
         return self in self._there
 
+    @property
+    def protocol(self) -> "str | None":
+        """The protocol that its client has chosen by ALPN."""
+        tls = self.transport.get_extra_info("ssl_object")
+        return None if tls is None else tls.selected_alpn_protocol()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the new connection; over TLS, its client has shown the gateway's certificate."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 -- for the type checker
         self.transport = transport
         self._there.add(self)
         transport.set_write_buffer_limits(_MOST_BYTES)
-        tls = transport.get_extra_info("ssl_object")
-        if tls is not None and tls.selected_alpn_protocol() == START:
+        if self.protocol == START:
             transport.write(self._start())
             transport.close()
 
@@ -111,6 +117,7 @@ class Door:
         """``most_files`` is how many files this process may have open."""
         self._context = context
         self._start = functools.partial(start_text, private)
+        self._weights = os.path.join(private, "weights.sock")  # noqa: PTH118
         self._most_files = most_files
         self._unknown: Counter[str] = Counter()
         self._turns: dict[str, asyncio.Semaphore] = {}
@@ -220,6 +227,8 @@ class Door:
                 lambda: outer, client, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
             )
             inner.transport.resume_reading()
+            if outer.is_open and outer.protocol == WEIGHTS:
+                inner = await self._lead_to_weights(inner, outer)
         except (OSError, RuntimeError, asyncio.CancelledError):
             # The server does not answer, or the client has no certificate, has gone, or must make
             # room.
@@ -229,6 +238,25 @@ class Door:
             if inner.is_open and not outer.is_open:
                 inner.transport.close()
         return True
+
+    async def _lead_to_weights(self, inner: Half, outer: Half) -> Half:
+        """Connect a client with ``pool_weights.py`` in place of the server; return that half.
+
+        Until it is greeted it sends nothing. If nobody is there it is sent away.
+        """
+        # The server's half goes without the client.
+        inner.other = inner
+        inner.transport.close()
+        keeper = Half(self._there, self._start)
+        keeper.other, outer.other = outer, keeper
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: keeper, self._weights)
+        except OSError:
+            pass
+        finally:
+            if not keeper.is_open:
+                outer.transport.close()
+        return keeper
 
     async def _connect(self, inner: Half, behind: str) -> None:
         """Connect to the server; raises OSError if it does not answer, or not within STARTS_S."""
@@ -339,7 +367,7 @@ def context_of(private: str) -> ssl.SSLContext:
     context.load_verify_locations(os.path.join(private, "gateway.crt"))  # noqa: PTH118
     context.verify_mode = ssl.CERT_REQUIRED
     context.set_ecdh_curve(CURVE)
-    context.set_alpn_protocols(["h2", "http/1.1", START])
+    context.set_alpn_protocols(["h2", "http/1.1", START, WEIGHTS])
     return context
 
 

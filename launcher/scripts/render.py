@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 _DOOR = Path(__file__).with_name("door.py")
 _LOOPBACK = Path(__file__).with_name("loopback.py")
 _MODELS = Path(__file__).with_name("models.py")
+_POOL_WEIGHTS = Path(__file__).with_name("pool_weights.py")
 _WEIGHTS = Path(__file__).with_name("weights.py")
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 CONFIGURATION, HOLD, SEQUENCE = "haproxy.cfg", "hold.lua", "sequence.lua"
@@ -159,6 +160,7 @@ def service_script(
     """
     engine = engine_named(spec.engine)
     brought = _brought(engine, spec, settings, launcher)
+    is_shared = spec.pool is not None and brought["weights"]
     template = _environment().get_template("service.sbatch.j2")
     return template.render(
         spec=spec,
@@ -173,6 +175,7 @@ def service_script(
         models=_MODELS.read_text(encoding="utf-8").strip() if _has_models(engine, spec) else "",
         brought=brought,
         weights=_WEIGHTS.read_text(encoding="utf-8").strip() if any(brought.values()) else "",
+        pool_weights=_POOL_WEIGHTS.read_text(encoding="utf-8").strip() if is_shared else "",
         log_bytes=LOG_BYTES,
     )
 
@@ -208,15 +211,18 @@ def _brought(
     if settings.image_copies and spec.image is not None and spec.image.startswith("/"):
         image = Path(spec.image)
         words["image"] = (*cache, str(image.parent), f"--model={image.name}")
-    # A copy would lack what other members of a pool bring later, and have what they have replaced.
-    if spec.pool is None:
-        words["weights"] = (*cache, *_weights_words(engine, spec))
+    words["weights"] = (*cache, *_weights_words(engine, spec))
     return words
 
 
 def _weights_words(engine: Engine, spec: ServiceSpec) -> Sequence[str]:
-    """Return the words for ``weights.py`` that say which files of the repository are read."""
+    """Return the words for ``weights.py`` that say which files of the repository are read.
+
+    In a pool those for ``pool_weights.py``: its other models are named as they are loaded.
+    """
     words = [spec.model_repository]
+    if spec.pool is not None:
+        return (*words, spec.model)
     if not engine.loads_all:
         words.append(f"--model={spec.model}")
     if spec.model_file:

@@ -303,24 +303,49 @@ class Cache:
                 f" memory_mib = {needed_mib}",
             )
 
-    def is_hit(self, key: str, tree: Tree) -> bool:
-        """Whether a copy of these files is here; one that somebody has changed is removed."""
+    def held(self, key: str, tree: Tree, *, waits: bool = True) -> int | None:
+        """Return the copy of these files, opened and locked so that it stays; None if none is here.
+
+        One that somebody has changed is removed. It ``waits`` for a job that has locked it, and for
+        what must be read if the node was down since, or takes it for gone.
+        """
         try:
-            with _opened_folder(self.path(key)) as entry:
-                _lock(entry, fcntl.LOCK_SH, self.path(key))
-                if not _is_at(entry, self.path(key)):
-                    return False
-                if self._is_kept(key, tree):
-                    os.utime(entry)
-                    self._clear()
-                    return True
+            entry = os.open(self.path(key), _FOLDER | os.O_NOFOLLOW)
         except FileNotFoundError:
-            return False
+            return None
+        except NotADirectoryError:
+            raise NotCachedError("folder", f"{self.path(key)} is no folder") from None
+        is_held = False
+        try:
+            if waits:
+                _lock(entry, fcntl.LOCK_SH, self.path(key))
+            elif not _is_locked(entry, fcntl.LOCK_SH):
+                return None
+            if not _is_at(entry, self.path(key)):
+                return None
+            if not waits and _record(self.path(key)).get("boot") != _boot():
+                return None
+            if self._is_kept(key, tree):
+                os.utime(entry)
+                is_held = True
+                return entry
+        finally:
+            if not is_held:
+                os.close(entry)
         if not self._is_dropped(key):
             raise NotCachedError(
                 "locked", f"{self.path(key)} was changed, and another job reads it"
             )
-        return False
+        return None
+
+    def is_hit(self, key: str, tree: Tree) -> bool:
+        """Whether a copy of these files is here."""
+        entry = self.held(key, tree)
+        if entry is None:
+            return False
+        self._clear()
+        os.close(entry)
+        return True
 
     def _is_kept(self, key: str, tree: Tree) -> bool:
         """Whether a copy is as it was made, and the disk has kept it if the node was down since."""
@@ -328,7 +353,7 @@ class Cache:
         record = _record(entry)
         if changed_ns is None or record.get("changed_ns") != changed_ns:
             return False
-        boot = BOOT.read_text(encoding="ascii")
+        boot = _boot()
         if record.get("boot") != boot:
             if record.get("checksums") != _checksums(entry / MODELS, tree):
                 return False
@@ -377,7 +402,7 @@ class Cache:
             _write_record(
                 part,
                 {
-                    "boot": BOOT.read_text(encoding="ascii"),
+                    "boot": _boot(),
                     "changed_ns": changed_ns,
                     "checksums": _checksums(part / MODELS, tree),
                 },
@@ -520,10 +545,8 @@ class Cache:
             entry = os.open(self.path(name), _FOLDER | os.O_NOFOLLOW)
         except OSError:
             return None
-        with suppress(BlockingIOError):
-            fcntl.flock(entry, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(entry, self.path(name)):
-                return entry
+        if _is_locked(entry, fcntl.LOCK_EX) and _is_at(entry, self.path(name)):
+            return entry
         os.close(entry)
         return None
 
@@ -613,16 +636,21 @@ def _is_unused(path: Path) -> bool:
     return False
 
 
+def _is_locked(folder: int, lock: int) -> bool:
+    """Whether a folder could be locked at once."""
+    with suppress(BlockingIOError):
+        fcntl.flock(folder, lock | fcntl.LOCK_NB)
+        return True
+    return False
+
+
 def _lock(folder: int, kind: int, path: Path) -> None:
     """Lock a folder that was opened at ``path``.
 
     Raises NotCachedError if it stays locked, and less is written there than a copy writes.
     """
     until_s, written = 0.0, -_LEAST_BYTES
-    while True:
-        with suppress(BlockingIOError):
-            fcntl.flock(folder, kind | fcntl.LOCK_NB)
-            return
+    while not _is_locked(folder, kind):
         now_s = time.monotonic()
         if now_s >= until_s:
             before, written = written, _bytes_in(path)[1]
@@ -672,6 +700,11 @@ def _checksum(path: Path, pool: ThreadPoolExecutor) -> str:
 
         parts = pool.map(crc_at, range(0, os.fstat(file).st_size, _CHUNK_BYTES))
         return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def _boot() -> str:
+    """Return what the node has been called since it is up."""
+    return BOOT.read_text(encoding="ascii")
 
 
 def _record(entry: Path) -> Mapping[str, object]:
@@ -739,6 +772,13 @@ def brought(
     return "source", size, f"changes: {wanted.repository} changes while it is copied"
 
 
+def told_line(outcome: str, started_s: float, size: int, where: str) -> str:
+    """Return the line that is printed; ``started_s`` is when it began, by ``time.monotonic``."""
+    # A name in the repository may hold anything, and the batch script reads one line.
+    where = "".join(letter if letter.isprintable() else "?" for letter in where)
+    return f"{outcome} {time.monotonic() - started_s:.3f} {size} {where}\n"
+
+
 def _end(number: int, _frame: object) -> NoReturn:
     """End; what was copied so far is removed on the way out."""
     signal.signal(number, signal.SIG_IGN)
@@ -760,10 +800,7 @@ def main(words: Sequence[str]) -> None:
     started_s = time.monotonic()
     wanted = WantedFiles(told.repository, told.model, told.files, told.adapters)
     outcome, size, where = brought(told.cache, told.most_bytes, wanted, told.beside)
-    # A name in the repository may hold anything, and the batch script reads one line.
-    line = "".join(letter if letter.isprintable() else "?" for letter in where)
-    seconds = f"{time.monotonic() - started_s:.3f}"
-    sys.stdout.write(f"{outcome} {seconds} {size} {line}\n")
+    sys.stdout.write(told_line(outcome, started_s, size, where))
 
 
 if __name__ == "__main__":

@@ -276,6 +276,36 @@ def test_without_the_key_nobody_hears_of_the_start(opened: Opened, tmp_path: Pat
         assert client.recv(100) == b""
 
 
+def loading(opened: Opened) -> ssl.SSLSocket:
+    """A client that is about to load a model."""
+    certificate = opened.keys.certificate
+    return opened.client(identity.context(gateway_directory(), certificate, door.WEIGHTS))
+
+
+def test_who_loads_a_model_comes_to_what_finds_it_on_the_node(
+    opened: Opened, tmp_path: Path
+) -> None:
+    inside = Inside(tmp_path / "weights.sock")
+    try:
+        with loading(opened) as client:
+            assert client.selected_alpn_protocol() == door.WEIGHTS
+            until(lambda: inside.connections == 1)
+            client.sendall(b"model\n")
+            assert client.recv(100) == b"MODEL\n"
+        # It hears when the load is over.
+        until(lambda: not inside.connections)
+        assert opened.inside.came == 0
+        until(lambda: not opened.inside.connections)
+    finally:
+        inside.close()
+
+
+def test_without_that_who_loads_a_model_is_sent_away(opened: Opened) -> None:
+    with loading(opened) as client:
+        assert client.recv(100) == b""
+    assert ask(opened.gateway()) == b"HELLO"
+
+
 def test_a_client_waits_for_a_server_that_starts(tmp_path: Path) -> None:
     """Until then nothing listens behind the door; once it has started, its end is told at once."""
     opened = Opened(tmp_path, has_started=False, STARTS_S=LONG_S)

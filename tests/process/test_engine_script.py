@@ -14,7 +14,8 @@ import socket
 import ssl
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -208,10 +209,10 @@ def test_in_a_pool_only_the_model_s_own_files_are_named(told: Path):
     told_of = CERTIFICATE.fullmatch(words(told, "scontrol")[2].removeprefix("Comment="))
     assert told_of is not None
     assert told_of["files"] == spec.model_digest
-    # It reads the repository itself: a copy would lack what other members bring later.
+    # Without a folder to keep anything in it reads the repository itself.
     options = {f"--model-repository={repository}", "--load-model=m", "--strict-readiness=false"}
     assert options | {"--model-control-mode=explicit"} <= set(words(told, "tritonserver"))
-    assert not (told / "cache").exists()
+    assert " weights=source 0." in (told / "log").read_text()
 
 
 def test_files_that_cannot_be_seen_are_not_named(told: Path):
@@ -487,15 +488,49 @@ def test_an_image_that_is_a_file_is_read_on_the_node(
         (told / "scontrol").unlink()
 
 
-def test_a_replica_of_a_pool_reads_its_image_on_the_node_and_its_models_where_they_are(
+@pytest.mark.parametrize("container", [{}, *IMAGES[2:]])
+def test_a_replica_of_a_pool_finds_its_models_by_links(
+    told: Path, cache: Path, container: dict[str, object]
+):
+    log = run(told, cache=cache, model_repository=str(told / "models"), pool="small", **container)
+    assert re.search(r" chat\.7\.3 m: weights=source [0-9.]+ 7 later: ", log)
+    assert re.search(r"^brought [0-9.]+ source 7 later$", marked(told), re.MULTILINE)
+    (links,) = (
+        Path(word.partition("=")[2])
+        for word in words(told, "tritonserver")
+        if word.startswith("--model-repository=")
+    )
+    assert links.name == "models"
+    # All that it is and does goes with the job.
+    assert not links.parent.exists()
+    assert not [p for p in processes() if str(links.parent) in p]
+    if container:
+        home = f"{cache}/{os.geteuid()}"
+        mounts = "\n".join(words(told, "srun"))
+        assert f"{told}/models:{told}/models,{home}:{home}:ro,{links.parent}:" in mounts
+
+
+def processes() -> Iterator[str]:
+    """The words of all processes."""
+    for words_of in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield words_of.read_text(errors="replace")
+
+
+def test_whatever_ends_what_finds_them_the_server_of_a_pool_starts(told: Path, cache: Path):
+    stand_in_for_weights(told, "exit 3", "pool_weights.py")
+    log = run(told, cache=cache, model_repository=str(told / "models"), pool="small")
+    assert weights_line(log) == ["source", "0", "failed: pool_weights.py has ended"]
+    assert f"--model-repository={told}/models" in words(told, "tritonserver")
+
+
+def test_a_replica_of_a_pool_reads_its_image_on_the_node(
     told: Path, cache: Path, container: dict[str, object]
 ):
     repository = str(told / "models")
     log = run(told, cache=cache, model_repository=repository, pool="small", **container)
     assert weights_line(log, "image")[0] == "copied"
-    assert "weights=" not in log
-    assert re.search(r"^brought [0-9.]+ source 0$", marked(told), re.MULTILINE)
-    assert f"--model-repository={repository}" in words(told, "tritonserver")
+    assert " m: weights=source " in log
 
 
 def test_an_image_that_is_no_file_or_must_stay_is_read_where_it_is(
@@ -549,10 +584,10 @@ def test_a_copy_that_cannot_be_locked_is_not_read(told: Path, cache: Path, flock
     assert re.search(r"^brought [0-9.]+ source 7 locked$", marked(told), re.MULTILINE)
 
 
-def stand_in_for_weights(told: Path, text: str) -> None:
+def stand_in_for_weights(told: Path, text: str, name: str = "weights.py") -> None:
     python = told / "bin" / "python3"
     rest = 'exec /usr/bin/python3 "$@"'
-    python.write_text(f"#!/bin/bash\ncase $1 in */weights.py) {text} ;; esac\n{rest}\n")
+    python.write_text(f"#!/bin/bash\ncase $1 in */{name}) {text} ;; esac\n{rest}\n")
     python.chmod(0o755)
 
 

@@ -6,6 +6,7 @@ It is started with the options that a pool's batch script gives it.
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import pool_replica
 import pytest
 from builders.replica_keys import gateway_directory
 from pool_replica import OWN, Served
-from waiting import PATIENCE_S, until, until_done
+from waiting import PATIENCE_S, until, until_done, until_true
 
 from slicewise.launcher.probing import prober as probing
 from slicewise.launcher.probing.prober import fit_models
@@ -114,6 +115,48 @@ async def test_it_loads_and_unloads_models_and_stays_fit_for_requests(served: Se
     told = replace(served.replica, models=frozenset())
     assert await fit_models(gateway_directory(), told) == ReplicaModels(frozenset({OWN}))
     assert await served.is_ready()
+
+
+async def test_a_load_reads_the_nodes_copy_and_says_so(
+    command: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Triton follows the links, and names models also while one's files have gone."""
+    monkeypatch.setattr(probing, "DEADLINE_S", PATIENCE_S)
+    monkeypatch.setattr(probing, "_FINDS_S", PATIENCE_S)
+    seen, cache = tmp_path / "seen", tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o1777)
+    looks = f"import os; open({str(seen)!r}, 'w').write(os.path.realpath(__file__))"
+    for name in (OWN, OTHER, SLOW):
+        write_model(tmp_path / "models", name, looks)
+    with pool_replica.served("triton", command, tmp_path, cache) as served:
+        await until_done(served.is_ready, bool)
+        assert Path(seen.read_text()).is_relative_to(tmp_path / "models")
+        first = await served.fits(OTHER)
+        assert first is not None
+        assert (first.ready, first.from_node) == ({OWN, OTHER}, frozenset())
+        assert seen.read_text() == str(tmp_path / "models" / OTHER / "1" / "model.py")
+        copies = f"{os.geteuid()}/{'[0-9a-f]' * 32}/models/{OTHER}/1/model.py"
+        (copy,) = await until_true(lambda: list(cache.glob(copies)))
+
+        async def again() -> ReplicaModels | None:
+            assert await served.fits() == ReplicaModels(frozenset({OWN}))
+            return await served.fits(OTHER)
+
+        second = await until_done(again, lambda fit: fit is not None and bool(fit.from_node))
+        assert second is not None
+        assert (second.ready, second.from_node) == ({OWN, OTHER}, {OTHER})
+        assert seen.read_text() == str(copy)
+        assert await served.is_ready(OTHER)
+        shutil.rmtree(tmp_path / "models" / SLOW)
+        assert await served.fits(OTHER) == ReplicaModels(frozenset({OWN, OTHER}))
+        # A newer file is loaded, and a check by Triton itself finds it, too.
+        write_model(tmp_path / "models", OTHER, f"{looks}; self.is_new = True")
+        newer = await again()
+        assert newer is not None
+        assert (newer.ready, newer.from_node) == ({OWN, OTHER}, frozenset())
+        assert seen.read_text() == str(tmp_path / "models" / OTHER / "1" / "model.py")
+        assert await served.is_ready(OTHER)
 
 
 async def test_a_load_that_takes_too_long_is_refused_and_leaves_nothing(served: Served):

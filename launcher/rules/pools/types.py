@@ -28,6 +28,7 @@ class ReplicaModels:
         loads: models that it has loaded since it began, its own included: servers leak some memory
             with each.
         load_s: seconds that its last load of a model took, by model.
+        from_node: those of these models whose last load has read a copy on the node.
         answered: requests that each model has answered and failed, where its server does not notice
             that a model's process has ended.
         memory: what its server takes.
@@ -39,6 +40,7 @@ class ReplicaModels:
     load_s: Mapping[str, float] = field(default_factory=dict, hash=False)
     answered: Mapping[str, Answered] = field(default_factory=dict, compare=False)
     memory: ServerMemory = field(default=ServerMemory(), compare=False)
+    from_node: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -444,18 +444,25 @@ def _told(
     return replace(told, refused=unloaded)
 
 
+def load_s(model: str, heard: Iterable[ReplicaModels]) -> float:
+    """Return how long the next load of a model takes, by the last ones of all replicas.
+
+    Once one was read from a node's copy, those tell: wherever the model was loaded it was copied,
+    so what is given up there is read from the node when it comes back.
+    """
+    loaded = [models for models in heard if model in models.load_s]
+    from_node = [models for models in loaded if model in models.from_node]
+    return max((models.load_s[model] for models in from_node or loaded), default=FIRST_LOAD_S)
+
+
 def _models(members: Iterable[Member], replicas: Sequence[SharedReplica]) -> Iterator[PoolModel]:
+    heard = [replica.heard for replica in replicas if replica.heard is not None]
     for member in members:
-        loads_s = [
-            replica.heard.load_s[member.model]
-            for replica in replicas
-            if replica.heard is not None and member.model in replica.heard.load_s
-        ]
         yield PoolModel(
             member.model,
             member.work.work,
             member.model_mib,
-            max(loads_s, default=FIRST_LOAD_S),
+            load_s(member.model, heard),
             member.work.requests_per_s,
             member.is_kept,
             member.work.is_asked,

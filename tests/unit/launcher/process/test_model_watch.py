@@ -33,6 +33,7 @@ class Server:
         self.answered: dict[str, Answered] = {}
         self.broken = ""
         self.is_silent = False
+        self.on_node: set[str] = set()
         self.told: list[Replica] = []
         self.goes_on = asyncio.Event()
         self.goes_on.set()
@@ -47,7 +48,9 @@ class Server:
             if model in self.refuses:
                 return ReplicaModels(self.ready, refused={model: self.refuses[model]})
             self.ready |= {model}
-            return ReplicaModels(self.ready, loads=1, load_s={model: 2.5})
+            from_node = frozenset({model} & self.on_node)
+            self.on_node.add(model)
+            return ReplicaModels(self.ready, loads=1, load_s={model: 2.5}, from_node=from_node)
         if self.broken in replica.checked:
             return ReplicaModels(self.ready, loads=1, load_s={self.broken: 2.5})
         return ReplicaModels(self.ready, answered=self.answered)
@@ -112,6 +115,14 @@ class Pool:
     def heard(self, at_s: float = 0.0) -> Mapping[Any, ReplicaModels]:
         with patch("time.monotonic", lambda: at_s):
             return self.watch.models
+
+
+async def test_it_is_known_which_loads_the_node_had():
+    pool = Pool()
+    for models, from_node in ((("a",), set[str]()), ((), set[str]()), (("a", "b"), {"a"})):
+        pool.wants(*models)
+        await pool.looks()
+        assert pool.heard()[RUN].from_node == from_node
 
 
 async def test_a_replica_loads_what_it_lacks_one_after_the_other_and_is_asked_seldom_then():

@@ -425,9 +425,9 @@ def test_an_image_comes_to_the_node_if_it_is_a_file():
 
 
 def test_nothing_comes_to_the_nodes_unless_there_is_a_folder():
-    assert "weights" not in script()
+    assert "/weights.py" not in script()
     assert weights_words(engine="vllm", nodes=2) == []
-    assert weights_words(pool="small") == []
+    assert "/pool_weights.py" not in script(pool="small")
 
 
 @pytest.mark.parametrize("folder", ["local", "/a b", "/a:b", "/a/../b", "/"])
