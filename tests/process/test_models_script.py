@@ -170,6 +170,15 @@ async def test_a_server_that_ends_again_and_again_rests_and_the_others_serve(ser
     assert await model_of(served, "other-service") == OTHER
 
 
+async def test_one_that_is_unloaded_while_it_starts_ends():
+    server = models.ModelServer(OTHER, "other-service", "no-socket")
+    ending = asyncio.create_task(server.end())
+    await asyncio.sleep(0)
+    await server.start(("sleep", "600"), is_first=False)
+    await asyncio.wait_for(ending, PATIENCE_S)
+    assert server.code == 128 + signal.SIGKILL
+
+
 def test_pauses_grow_to_a_bound_and_begin_anew_for_one_that_has_served_long():
     ends, pauses_s = models.Ends(), []
     with patch("time.monotonic", lambda: 1e6 + sum(pauses_s)):
