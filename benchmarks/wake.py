@@ -9,6 +9,7 @@ same two models in a pool: a replica of another service runs, which loads them.
 """
 
 import json
+import os
 import random
 import re
 import shutil
@@ -153,10 +154,17 @@ def site_of(sandbox: Sandbox, name: str, models: Path, settings: Path | None = N
 POOLED = FILE.replace('"tokens"', '"{name}"\npool = "wakes"\nmodel_mib = 64')
 
 
-def _pool_wakes_s(sandbox: Sandbox, repositories: Mapping[str, Path], rounds: int) -> list[float]:
+def pool_wakes_s(
+    sandbox: Sandbox,
+    repositories: Mapping[str, Path],
+    rounds: int,
+    prepare: Callable[[int], None] = lambda _number: None,
+) -> list[float]:
     """Seconds of the first requests to models that a running replica of their pool loads.
 
-    ``repositories`` have the model of the service that runs, by "host", and that of the others.
+    ``repositories`` have the model of the service that runs, by "host", and that of the others, in
+    the same file system: what is there twice is linked. ``prepare`` is called before each request
+    with its number.
     """
     kind = repositories["guest"].name
     pool = repositories["guest"].with_name(f"{kind}-pool")
@@ -165,9 +173,10 @@ def _pool_wakes_s(sandbox: Sandbox, repositories: Mapping[str, Path], rounds: in
     urls: dict[str, str] = {}
     for name in (host, *guests):
         source = repositories["host" if name == host else "guest"] / "tokens"
-        shutil.copytree(source, pool / name)
+        shutil.copytree(source, pool / name, copy_function=os.link)
         configuration = pool / name / "config.pbtxt"
         text = configuration.read_text().replace('name: "tokens"', f'name: "{name}"')
+        configuration.unlink()
         configuration.write_text(text)
     for name in (host, *guests):
         file = home / f"{name}.toml"
@@ -178,7 +187,8 @@ def _pool_wakes_s(sandbox: Sandbox, repositories: Mapping[str, Path], rounds: in
         urls[name] = json.loads(applied.stdout)["url"]
     infer(urls[host], host)
     phases, took_s = random.Random(SEED), []  # noqa: S311 -- as above
-    for name in guests:
+    for number, name in enumerate(guests):
+        prepare(number)
         time.sleep(1 + phases.random())
         began_s = time.time()
         infer(urls[name], name)
@@ -206,7 +216,7 @@ def measure(rounds: int) -> Mapping[str, Any]:
         sites = (site_of(sandbox, "at-once", models), site_of(sandbox, "loading", loading))
         at_once, with_load = (_compare(site, rounds) for site in sites)
         pooled = [
-            _pool_wakes_s(sandbox, {"host": models, "guest": guest}, rounds)
+            pool_wakes_s(sandbox, {"host": models, "guest": guest}, rounds)
             for guest in (models, loading)
         ]
         sandbox.layout.site_conf.write_text(f"{DEFAULT_SCHEDULER}\n")

@@ -3,7 +3,8 @@
 The weights lie on a disk of their own that gives ``SHARED_MB_S``, as a file system that many nodes
 share. The service is woken from zero without the node's cache, with an empty one, with a copy on
 the node's disk, and with a copy in its memory, in turn, beside a bare sbatch of the same Triton.
-Each wake's phases are those that ``slicewise service trace`` shows.
+Each wake's phases are those that ``slicewise service trace`` shows. Last, a running replica of a
+pool loads the same weights: from the shared file system, and from what the node has read before.
 """
 
 import json
@@ -29,6 +30,7 @@ from benchmarks.wake import (
     Site,
     bare_s,
     changed_model,
+    pool_wakes_s,
     sandbox_up,
     site_of,
     until,
@@ -46,6 +48,7 @@ measured anywhere: what a copy saves grows as it falls."""
 FULL_ROUNDS, QUICK_ROUNDS = 5, 2
 PHASES: tuple[StartPhase, ...] = get_args(StartPhase)
 KINDS = ("no cache", "empty cache", "on disk", "in memory")
+POOLED = ("in a pool", "in a pool, read before")
 CLASS_OF = dict(zip(KINDS, ("remote", "copied", "node", "node"), strict=True))
 _LEAST_S = 0.05
 """A phase that never takes so long is not shown."""
@@ -139,7 +142,34 @@ def measure(rounds: int) -> Mapping[str, Any]:
             for site in (without, cached):
                 sandbox.run(USER, ("slicewise", "service", "delete", site.name, "--now"))
             until(lambda: not without.jobs())
-    return found
+            pooled = _pooled(sandbox, repository, disk, rounds)
+            until(lambda: not without.jobs())
+    return {**found, "pool": {kind: _pool_report(pooled[kind], found) for kind in POOLED}}
+
+
+def _pooled(
+    sandbox: Sandbox, repository: Path, disk: Path, rounds: int
+) -> Mapping[str, Sequence[float]]:
+    """How long models take that a replica of their pool loads; the first round does not count."""
+
+    def prepare(number: int) -> None:
+        if not number % len(POOLED):
+            _forget(disk)
+
+    repositories = {"host": repository, "guest": repository}
+    took_s = pool_wakes_s(sandbox, repositories, len(POOLED) * (rounds + 1), prepare)
+    counted_s = took_s[len(POOLED) :]
+    return {kind: counted_s[first :: len(POOLED)] for first, kind in enumerate(POOLED)}
+
+
+def _pool_report(took_s: Sequence[float], found: Mapping[str, Any]) -> Mapping[str, Any]:
+    median_s = median(took_s)
+    return {
+        "wake_median_s": median_s,
+        "vs_no_cache": median_s / found["wake_median_s"]["no cache"],
+        "vs_bare": median_s / found["bare_median_s"],
+        "wake_s": took_s,
+    }
 
 
 def _rounds(without: Site, cached: Site, disk: Path, cache: Path, rounds: int) -> Mapping[str, Any]:
@@ -234,6 +264,10 @@ def show(report: Mapping[str, Any]) -> None:
         table.add_row(kind, wake, of_remote, aim, of_bare)
         took_s = report["phases_median_s"][kind]
         steps.add_row(kind, *(f"{took_s[phase]:.2f}" for phase in phases))
+    for kind, found in report["pool"].items():
+        figures = (found["wake_median_s"], found["vs_no_cache"], found["vs_bare"])
+        wake, of_remote, of_bare = (f"{figure:.2f}" for figure in figures)
+        table.add_row(kind, wake, of_remote, "", of_bare)
     table.add_row("bare sbatch", f"{report['bare_median_s']:.2f}", "", "", "")
     for shown in (table, steps):
         Console(width=120).print(shown)
