@@ -2,10 +2,14 @@
 
 import asyncio
 import json
+import os
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -140,6 +144,16 @@ class Pool:
         command = ("squeue", "--me", "-h", "-t", "R,CG", "-o", "%i")
         return len(self.sandbox.run("bob", command).stdout.split())
 
+    def tritons(self) -> set[int]:
+        """Pids of the pool's servers."""
+        servers = set[int]()
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                words = (process / "cmdline").read_bytes()
+                if b"tritonserver" in words.split(b"\0")[0] and str(self.models).encode() in words:
+                    servers.add(int(process.name))
+        return servers
+
     async def ask(self, session: aiohttp.ClientSession, number: int, value: int) -> int:
         """Return the status; with 200 the answer is that model's."""
         name = name_of(number)
@@ -241,6 +255,31 @@ async def test_a_model_that_crashes_costs_no_other_model_a_request(pool: Pool) -
                 break
             await asyncio.sleep(1)
         assert await pool.ask(session, 1, 5) == 200
+
+
+async def test_a_killed_server_costs_what_it_worked_on_and_nothing_else(pool: Pool) -> None:
+    """All of Triton's are killed, with the models that they have; the chats have other servers."""
+    async with client() as session:
+        asked = [asyncio.create_task(pool.ask(session, number, 1)) for number in range(6)]
+        assert await asyncio.gather(*asked) == [200] * 6
+        worked_on = [asyncio.create_task(pool.ask(session, number, SLOW)) for number in range(6)]
+        await asyncio.sleep(SLOW_S / 2)
+        chats = [asyncio.create_task(pool.ask(session, MODELS, 1)) for _ in range(20)]
+        killed = pool.tritons()
+        assert killed
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        assert any(status >= 500 for status in await asyncio.gather(*worked_on))
+        asked = [asyncio.create_task(pool.ask(session, number, 2)) for number in range(6)]
+        assert await asyncio.gather(*asked) == [200] * 6
+        assert await asyncio.gather(*chats) == [200] * 20
+    assert not pool.tritons() & killed
+    assert 1 <= pool.running() <= SLICES
+    with own_ledger(pool.sandbox) as ledger:
+        share_pools(ledger, int(time.time()) + 2 * 3600, zone="UTC")
+        assert ledger.audit.verify().faults == ()
+    statement = pool.sandbox.run("bob", ("slicewise", "ledger", "statement", "nlp", "--json"))
+    assert sum(line["pooled_millislice_s"] for line in json.loads(statement.stdout)["lines"]) == 0
 
 
 async def test_many_models_share_three_slices(pool: Pool) -> None:
