@@ -143,12 +143,15 @@ _WORDS: Mapping[Tone, tuple[str, ...]] = MappingProxyType(
         Tone.WARNING: (
             *("warning", "draining", "drains", "waking", "rolling", "starting", "started"),
             *("being replaced", "running", "abandoned", "rolled back", "recalled", "too fast"),
+            *("loading", "leaving"),
         ),
         Tone.ERROR: (
             *("error", "down", "failing", "failed", "unpaid", "no address", "gone", "lost"),
             *("stuck", "refused"),
         ),
-        Tone.QUIET: ("asleep", "held", "ending", "ended", "told to end", "skipped", "closed"),
+        Tone.QUIET: (
+            *("asleep", "held", "ending", "ended", "told to end", "skipped", "closed", "absent"),
+        ),
     }
 )
 CONDITIONS: Mapping[str, Tone] = MappingProxyType(

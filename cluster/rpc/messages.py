@@ -278,6 +278,24 @@ class ModelRefusal(Message):
     why: str = Field(max_length=200, pattern=r"^[ -~]*$")
 
 
+class ModelPlace(Message):
+    """A replica of a pool that has a service's model, or is to have it.
+
+    Attributes:
+        array_job_id, slot: the replica; it may be of another service.
+        state: ready: it has it. loading: it was told to have it. leaving: it finishes its requests
+            for it, then it goes.
+        in_flight: requests for this model that the replica works on.
+        load_s: seconds that its last load there took; None of a model with which it started.
+    """
+
+    array_job_id: int
+    slot: int
+    state: Literal["ready", "loading", "leaving"]
+    in_flight: int = 0
+    load_s: float | None = None
+
+
 class ServiceReport(Message):
     """What the launcher saw of a service last, and what it decided, for people.
 
@@ -310,6 +328,7 @@ class ServiceReport(Message):
         engine_load: what the replicas' servers say that they work on; None is not known.
         adapters: its LoRA adapters.
         refusals: replicas of its pool that could not load its model.
+        places: replicas of its pool that have its model, or are to have it.
         old_engine: engine and version of a replica, if it has holes that a newer one mends; or "".
         starts: its last starts, the newest last; None are those that were reported before. Who
             reads reports of many services gets the newest one.
@@ -344,6 +363,7 @@ class ServiceReport(Message):
     engine_load: ReplicaLoad | None = None
     adapters: tuple[AdapterReport, ...] = ()
     refusals: tuple[ModelRefusal, ...] = Field((), max_length=MOST_REFUSALS)
+    places: tuple[ModelPlace, ...] = ()
     old_engine: str = Field("", max_length=100, pattern=r"^[ -~]*$")
     starts: tuple[StartTrace, ...] | None = Field(None, max_length=MOST_STARTS)
     start_classes: tuple[ClassTimes, ...] = Field((), max_length=MOST_STARTS)

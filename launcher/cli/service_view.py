@@ -5,7 +5,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Annotated, Any
 
@@ -31,6 +31,7 @@ from slicewise.launcher.services.logs import (
 )
 from slicewise.launcher.services.lookup import Name, choose, find
 from slicewise.launcher.services.overview import ServiceObservation, observe, service_url
+from slicewise.launcher.services.pool_view import pool_of
 
 _WATCH_S = 0.5
 _FOLLOW_S = 0.25
@@ -111,7 +112,8 @@ def service_status(
 
 def _find(name: str, services: Sequence[ServiceObservation]) -> ServiceObservation:
     chosen = choose(name, (service.service for service in services))
-    return next(service for service in services if service.service == chosen)
+    service = next(service for service in services if service.service == chosen)
+    return replace(service, pool=pool_of(service, services))
 
 
 def _watch(settings: Settings, service: ServiceObservation) -> None:

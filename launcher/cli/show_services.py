@@ -22,7 +22,7 @@ from slicewise.cluster.runtime.console import (
     toned,
 )
 from slicewise.launcher.rules.engines.least_versions import upgrade
-from slicewise.launcher.services.overview import ReplicaView, ServiceObservation, State
+from slicewise.launcher.services.overview import PooledModel, ReplicaView, ServiceObservation, State
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
@@ -126,8 +126,12 @@ def _number(value: int | None) -> str:
 
 def service_details(service: ServiceObservation) -> RenderableType:
     """Return everything about one service."""
-    facts = Facts(tuple(_facts(service)))
-    return Group(facts, _replicas_table(service.replicas)) if service.replicas else facts
+    parts: list[RenderableType] = [Facts(tuple(_facts(service)))]
+    if service.replicas:
+        parts.append(_replicas_table(service.replicas))
+    if service.pool is not None:
+        parts.append(_pool_table(service.pool))
+    return Group(*parts)
 
 
 def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
@@ -142,6 +146,8 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
         yield "answers", Text(_quality(service, service.quality))
     if service.report is not None:
         yield from _reported(service, service.report)
+    if service.pool is not None:
+        yield "pool", Text(_pool(service.directives.get("pool", ""), service.pool))
     yield "slice", Text(_slice(service))
     yield "quota", Text(_quota(service))
     for heading, text, style in _remarks(service):
@@ -152,9 +158,6 @@ def _reported(service: ServiceObservation, report: ServiceReport) -> Iterable[tu
     yield "desired", Text(f"{counted(report.desired_replicas, 'replica')}: {report.reason}")
     if report.warm_replicas or report.warm_days:
         yield "keep-warm", Text(warm_words(report.warm_replicas, report.warm_days))
-    if report.shared_replicas:
-        count = counted(report.shared_replicas, "replica")
-        yield "pool", Text(f"served by {count} of other services of its pool")
     if report.starts:
         yield "last start", Text(_last_start(service, report.starts[-1]))
     if report.start_classes:
@@ -290,6 +293,52 @@ def _replicas_table(replicas: Sequence[ReplicaView]) -> FittingTable:
             column("why", (_remark(replica) for replica in replicas), folds=True),
         )
     )
+
+
+def _pool(name: str, models: Sequence[PooledModel]) -> str:
+    """Say how many services share, and how much of its memory each replica has given away."""
+    services = counted(len({model.service for model in models}), "service")
+    taken = dict[str, list[PooledModel]]()
+    for model in models:
+        if model.array_job_id is not None and model.state != "refused":
+            taken.setdefault(_place(model), []).append(model)
+    replicas = [_taken(place, models_there) for place, models_there in taken.items()]
+    return f"{name}, {services}: {'; '.join(replicas) or 'no replica'}"
+
+
+def _taken(place: str, models: Sequence[PooledModel]) -> str:
+    room_mib = models[0].replica_mib
+    mib = sum(model.memory_mib or 0 for model in models)
+    room = f", {mib:,} of {room_mib:,} MiB" if room_mib is not None else ""
+    return f"{place} {counted(len(models), 'model')}{room}"
+
+
+def _place(model: PooledModel) -> str:
+    return "" if model.array_job_id is None else f"{model.array_job_id}_{model.slot}"
+
+
+def _pool_table(models: Sequence[PooledModel]) -> FittingTable:
+    return FittingTable(
+        (
+            column("replica", map(_place, models)),
+            column("node", (model.node or "" for model in models), rank=4),
+            column("model", (model.model for model in models)),
+            column("service", (model.service for model in models), rank=3),
+            column("state", (toned(model.state) for model in models)),
+            column("MiB", map(_mib, models), right=True, rank=2),
+            column("load s", map(_load_s, models), right=True, rank=2),
+            column("in flight", (str(model.in_flight) for model in models), right=True, rank=1),
+            column("why", (model.why for model in models), folds=True),
+        )
+    )
+
+
+def _mib(model: PooledModel) -> str:
+    return "–" if model.memory_mib is None else f"{model.memory_mib:,}"
+
+
+def _load_s(model: PooledModel) -> str:
+    return "–" if model.load_s is None else f"{model.load_s:.2f}"
 
 
 def _remark(replica_view: ReplicaView) -> str:

@@ -1,7 +1,7 @@
 """What every service does now: joins the daemon's view with the gateway's."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, get_args
 
 from pydantic import computed_field
@@ -28,6 +28,7 @@ from slicewise.launcher.rules.gateway.types import Backend, Gateway, Load, Serve
 from slicewise.launcher.rules.services.apply_plan import generations_of
 from slicewise.launcher.rules.turn.endpoints import run_of
 from slicewise.launcher.rules.turn.notes import waiting_text
+from slicewise.launcher.rules.turn.pool_models import memory_mib
 from slicewise.launcher.rules.turn.slots import loss_text
 from slicewise.launcher.services.logs import last_line, why_it_failed
 from slicewise.launcher.services.lookup import whole_view
@@ -80,6 +81,34 @@ class ReplicaView:
 
 
 @dataclass(frozen=True)
+class PooledModel:
+    """A model of a pool in one of its replicas; null stands for what is not known.
+
+    Attributes:
+        service: ``tenant/name`` of the service whose model it is.
+        memory_mib: MiB that it takes, as its service's file says.
+        array_job_id, slot, node: the replica; null of a model that no replica has.
+        replica_mib: MiB that the replica has for models.
+        state: refused: its last load there failed. absent: no replica has it, or is to have it.
+        in_flight: requests for it that the replica works on.
+        load_s: seconds that its last load there took; null of a model with which it started.
+        why: why it was refused; "" if it was not.
+    """
+
+    service: str
+    model: str
+    memory_mib: int | None
+    array_job_id: int | None = None
+    slot: int | None = None
+    node: str | None = None
+    replica_mib: int | None = None
+    state: Literal["ready", "loading", "leaving", "refused", "absent"] = "absent"
+    in_flight: int = 0
+    load_s: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class GenerationNow:
     """A generation of a service: its array job, and its slots by state."""
 
@@ -104,6 +133,8 @@ class ServiceObservation:
         note: why slots that should run do not: quota, failed starts, Slurm's reason; "" if all is
             well.
         audience: tenants that may ask it beside its owner, each with all below it; ``*`` is all.
+        pool: which replica has which model, of all services with which it shares replicas, replica
+            by replica. Null without a pool, and where many services are listed.
     """
 
     array_job_id: int
@@ -132,6 +163,11 @@ class ServiceObservation:
     note: str
     token_objective: TextOrNull = ""
     audience: tuple[str, ...] = ()
+    directives: Annotated[Mapping[str, str], HIDDEN] = field(default_factory=dict, hash=False)
+    """The newest generation's."""
+    models_mib: Annotated[int | None, HIDDEN] = None
+    """Memory that a replica has for the models of a pool."""
+    pool: tuple[PooledModel, ...] | None = None
 
     @computed_field
     @property
@@ -379,6 +415,8 @@ def _service(
         note="; ".join(filter(None, (newest.note, waiting_text(newest)))),
         token_objective=", ".join(_said(newest, _TOKEN_OBJECTIVES)),
         audience=tuple(sorted(audience_of(newest.directives))),
+        directives=newest.directives,
+        models_mib=memory_mib(newest) if "pool" in newest.directives else None,
     )
 
 

@@ -118,6 +118,13 @@ async def test_one_slice_answers_for_all_with_the_model_of_each(chats: Chats) ->
                 "answered",
             ]
             assert start["node"]
+        shown = chats.sandbox.run("bob", ("slicewise", "service", "status", NAMES[0], "--json"))
+        there = json.loads(shown.stdout)["pool"]
+        assert {row["service"]: row["state"] for row in there} == {
+            f"nlp/{name}": "ready" for name in NAMES
+        }
+        assert len({(row["array_job_id"], row["slot"]) for row in there}) == 1
+        assert sum(row["load_s"] is not None for row in there) == len(NAMES) - 1
         # One that has ended by itself begins again, and the next request waits for that.
         (replica,) = {server.identity.split(".")[0] for server in chats.servers()}
         lost = next(name for name in NAMES if name != replica)

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from slicewise.cluster.language.service import DEFAULT_MEMORY_MIB, can_follow, whole_number
 from slicewise.cluster.language.starts import LONGEST_NODE
-from slicewise.cluster.rpc.messages import SlotPlace
+from slicewise.cluster.rpc.messages import ModelPlace, ServiceView, SlotPlace
 from slicewise.launcher.rules.engines.engine import PooledEngine
 from slicewise.launcher.rules.engines.registry import engine_of
 from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Server, ServerMode
@@ -176,6 +176,24 @@ class SharedReplica:
             works=line is not None and line.in_flight > 0,
         )
 
+    def model_place(self, member: Member, to_have: Collection[str]) -> ModelPlace | None:
+        """Return what users are told of a service's model there; None: it is not there.
+
+        ``to_have`` are models of other services that it is to have.
+        """
+        model, heard = member.model, self.heard or ReplicaModels()
+        is_wanted = member is self.member or model in to_have
+        if not is_wanted and model not in heard.ready:
+            return None
+        line, load_s = self.lines.get(member.key), heard.load_s.get(model)
+        return ModelPlace(
+            array_job_id=self.place[0],
+            slot=self.place[1],
+            state="leaving" if not is_wanted else "ready" if self.has(model) else "loading",
+            in_flight=0 if line is None else line.in_flight,
+            load_s=None if load_s is None else round(load_s, 2),
+        )
+
     def placing(self, models: frozenset[str]) -> PoolReplica:
         """Return it as the placement sees it: what leaves can't come back before it is gone.
 
@@ -294,6 +312,7 @@ class Shared:
         refused: why a service's model was not loaded lately.
         refusals: which replicas could not load it, and have not since.
         loads: other services' replicas that are to have it.
+        places: replicas that have it, or are to have it, as users are told.
     """
 
     told: Mapping[str, Mapping[SlotPlace, Told]]
@@ -303,6 +322,7 @@ class Shared:
     refused: Mapping[str, str]
     refusals: Mapping[str, Sequence[RefusedModel]]
     loads: Mapping[str, Sequence[ModelLoad]]
+    places: Mapping[str, Sequence[ModelPlace]]
 
 
 def shared(pool: Pool, modes: Mapping[SlotId, ServerMode], going: SlotId | None) -> Shared:
@@ -354,8 +374,8 @@ def shared(pool: Pool, modes: Mapping[SlotId, ServerMode], going: SlotId | None)
         )
         if not replica.has_guests:
             models[replica.member.key][replica.place] = to_have | draining | {replica.member.model}
-    loads = _loads(pool, told, targets)
-    return Shared(told, models, targets, ready, _refused(pool), _refusals(pool), loads)
+    seen = (_refused(pool), _refusals(pool), _loads(pool, told, targets), _places(pool, told))
+    return Shared(told, models, targets, ready, *seen)
 
 
 def _replicas(
@@ -384,7 +404,7 @@ def _replicas(
                 if answer is not None:
                     others = answer.ready - {member.model}
                     others_mib = sum(models_mib.get(name, 0) for name in others)
-                    before = with_wear(before, answer, others_mib, _memory(generation), now_s)
+                    before = with_wear(before, answer, others_mib, _memory(generation.view), now_s)
                 yield SharedReplica(
                     member,
                     slot,
@@ -393,7 +413,7 @@ def _replicas(
                     slot.id.index in generation.state.verified,
                     _told(before, answer, arrays, now_s),
                     answer,
-                    memory_mib(generation),
+                    memory_mib(generation.view),
                     lines,
                     has_guests=not member.beside.get(run.endpoint.place, {}).keys() <= keys,
                 )
@@ -470,9 +490,9 @@ def _models(members: Iterable[Member], replicas: Sequence[SharedReplica]) -> Ite
         )
 
 
-def memory_mib(generation: Generation) -> int | None:
+def memory_mib(view: ServiceView) -> int | None:
     """Return the memory for models of a generation's replicas, in MiB; None if it is not known."""
-    memory, engine = _memory(generation), engine_of(generation.view.directives)
+    memory, engine = _memory(view), engine_of(view.directives)
     rooms_mib = [room_mib(memory.gpu_mib or None, 1)]
     if isinstance(engine, PooledEngine) and engine.has_host_weights:
         rooms_mib.append(room_mib(memory.host_mib, 1))
@@ -484,12 +504,12 @@ def room_mib(memory_mib: int | None, gpus: int) -> int | None:
     return None if memory_mib is None else int(USED * memory_mib * gpus)
 
 
-def _memory(generation: Generation) -> ServerMemory:
+def _memory(view: ServiceView) -> ServerMemory:
     """Return the memory that each replica of a generation has."""
-    values = generation.view.directives
+    values = view.directives
     return ServerMemory(
         whole_number(values, "memory_mib", DEFAULT_MEMORY_MIB),
-        (generation.view.memory_mib or 0) * whole_number(values, "gpus", 1),
+        (view.memory_mib or 0) * whole_number(values, "gpus", 1),
     )
 
 
@@ -508,6 +528,20 @@ def _refusals(pool: Pool) -> Mapping[str, Sequence[RefusedModel]]:
             RefusedModel(replica.place, replica.member.key, why)
             for replica in pool.replicas
             if (why := replica.told.refused.get(member.model))
+        ]
+        for member in pool.members
+    }
+
+
+def _places(
+    pool: Pool, told: Mapping[str, Mapping[SlotPlace, Told]]
+) -> Mapping[str, Sequence[ModelPlace]]:
+    return {
+        member.key: [
+            place
+            for replica in pool.replicas
+            if (now := told[replica.member.key].get(replica.place)) is not None
+            and (place := replica.model_place(member, now.models)) is not None
         ]
         for member in pool.members
     }

@@ -184,7 +184,7 @@ def _helps(pool: Pool, member: Member) -> bool:
 
 def _has_room(pool: Pool, member: Member, name: str) -> bool:
     """Whether a replica of a service has room for another's model."""
-    room_mib = memory_mib(member.newest)
+    room_mib = memory_mib(member.newest.view)
     if room_mib is None:
         return True
     return pool.models[member.model].memory_mib + pool.models[name].memory_mib <= room_mib

@@ -232,4 +232,5 @@ def _sharing(
         members=pool.keys,
         shared_replicas=sum(mode is ServerMode.READY for mode in others.values()),
         refusals=tuple(shared.refusals[key]),
+        places=tuple(shared.places[key]),
     )

@@ -95,6 +95,7 @@ def service_report(
             )
             for refusal in plan.refusals[:MOST_REFUSALS]
         ),
+        places=plan.places,
         old_engine=heard.old_engines.get(plan.service, ""),
         starts=state.starts.newest,
     )

@@ -10,7 +10,7 @@ from slicewise.cluster.language.service import (
     ServiceSpec,
     can_follow,
 )
-from slicewise.cluster.rpc.messages import AdapterReport, ServiceView
+from slicewise.cluster.rpc.messages import AdapterReport, ModelPlace, ServiceView
 from slicewise.launcher.rules.autoscale import types as scaling
 from slicewise.launcher.rules.autoscale.keep_warm import added_up
 from slicewise.launcher.rules.autoscale.policy import autoscale, initial
@@ -109,6 +109,7 @@ class ServicePlan:
             ``tenant/service``; none without a pool.
         shared_replicas: replicas of the others that serve it.
         refusals: replicas of its pool that could not load its model.
+        places: replicas of its pool that have its model, or are to have it.
     """
 
     array_job_id: int
@@ -134,6 +135,7 @@ class ServicePlan:
     members: tuple[str, ...] = ()
     shared_replicas: int = 0
     refusals: tuple[RefusedModel, ...] = ()
+    places: tuple[ModelPlace, ...] = ()
 
     @property
     def desired(self) -> frozenset[int] | None:

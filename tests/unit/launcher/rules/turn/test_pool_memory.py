@@ -1,8 +1,5 @@
 """Tests how much memory a replica of a pool has for models."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 from builders.service_views import a_service
 
@@ -27,11 +24,11 @@ def test_models_fit_the_gpu_and_where_weights_lie_there_the_job_too(
     engine: str, host_mib: int | None, gpu_mib: int | None, has_mib: int | None
 ):
     values = {"engine": engine} | ({} if host_mib is None else {"memory_mib": str(host_mib)})
-    generation: Any = SimpleNamespace(view=a_service(directives=values, memory_mib=gpu_mib))
-    assert memory_mib(generation) == has_mib
+    view = a_service(directives=values, memory_mib=gpu_mib)
+    assert memory_mib(view) == has_mib
 
 
 def test_of_several_gpus_all_count():
     values = {"engine": "triton", "gpus": "2"}
-    generation: Any = SimpleNamespace(view=a_service(directives=values, memory_mib=GPU))
-    assert memory_mib(generation) == 28_800
+    view = a_service(directives=values, memory_mib=GPU)
+    assert memory_mib(view) == 28_800

@@ -94,3 +94,18 @@ def test_what_another_launcher_finds_loaded_is_no_start():
     for _ in range(PATIENCE):
         step(world, b=1)
     assert loads(world) == []
+
+
+def test_users_are_told_which_replica_has_the_model():
+    world = a_world_with_a_replica()
+    world.pass_second({"b": 1})
+    seen = {plan.service: plan.places for plan in world.turn().services}
+    (own,), (guest,) = seen["t/a"], seen["t/b"]
+    assert (own.state, guest.state) == ("ready", "loading")
+    assert (own.array_job_id, own.slot) == (guest.array_job_id, guest.slot)
+    for _ in range(PATIENCE):
+        world.pass_second({})
+        (guest,) = next(plan.places for plan in world.turn().services if plan.service == "t/b")
+        if guest.in_flight:
+            break
+    assert (guest.state, guest.load_s) == ("ready", float(LOAD_TICKS))
