@@ -57,13 +57,13 @@ def held_s(world: SimulatedWorld) -> float:
     )
 
 
-def test_a_replica_of_one_loads_the_model_of_another_and_its_request_waits_for_that():
+def test_a_replica_of_one_loads_the_model_of_another_which_starts_none():
     steady = [float(at_s) for at_s in range(1, 100)]
     # Memory that is not known is not filled before somebody asks.
     world = a_world(member("chat", steady), member("tag", [50.0]), memory_mib={})
     world.pass_until(90)
     (wait_s,) = gateway(world, "tag").requests.waits
-    assert 2.0 <= wait_s <= 4.0, "a load, and looks of the launcher; a start takes 6 s"
+    assert wait_s <= 4.0, "a load at most, and looks of the launcher; a start takes 6 s"
     found = outcomes(world)
     assert found["nlp/tag"].loads >= 1
     assert (found["nlp/chat"].loads, found["nlp/tag"].changes) == (0, 0)
