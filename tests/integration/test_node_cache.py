@@ -66,10 +66,10 @@ class Kept:
         file.write_text(FILE.format(models=json.dumps(str(self.models))))
         self.slicewise("service", "apply", str(file))
 
-    async def answer(self) -> str:
+    async def answer(self, service: str = SERVICE) -> str:
         """What a replica says, which the request may wake."""
         timeout = aiohttp.ClientTimeout(total=2 * PATIENCE_S)
-        url = f"{self.sandbox.layout.gateway_url}/{SERVICE}/v1/completions"
+        url = f"{self.sandbox.layout.gateway_url}/{service}/v1/completions"
         async with aiohttp.ClientSession(timeout=timeout) as session:
             code, said = await asked(session, url, QUESTION)
         assert code == 200, said
@@ -182,6 +182,63 @@ async def test_no_other_tenants_user_reads_it(kept: Kept) -> None:
     assert readers["bob"].returncode == 0
     assert readers["alice"].returncode != 0
     assert "Permission denied" in readers["alice"].stderr
+
+
+POOL = ("kept-a", "kept-b")
+POOLED = """\
+[service]
+name = "{name}"
+tenant = "nlp"
+engine = "llamacpp"
+pool = "kept"
+model_repository = {models}
+model = "{name}"
+model_mib = 2000
+profile = "1g.18gb"
+max_replicas = 1
+concurrency = 4
+keep_alive_s = 600
+memory_mib = 512
+"""
+
+
+class KeptPool(Kept):
+    """Two services of bob's that share a replica at such a site."""
+
+    def apply(self) -> None:
+        for name in POOL:
+            (self.models / name).mkdir()
+            write_tiny_model(self.models / name / "tiny.gguf")
+            file = self._home / f"{name}.toml"
+            file.write_text(POOLED.format(name=name, models=json.dumps(str(self.models))))
+            self.slicewise("service", "apply", str(file))
+        for name in POOL:
+            until_routed(self.sandbox, f"nlp/{name}")
+
+    async def answers(self) -> list[str]:
+        """What each model says, one after the other."""
+        return [await self.answer(f"nlp/{name}") for name in POOL]
+
+    def loads(self) -> set[tuple[str, str]]:
+        """The models that were loaded or copied, and from where or how, by the logs."""
+        logs = [self.slicewise("service", "logs", f"nlp/{name}", "--since", "1d") for name in POOL]
+        lines = [line.partition(": weights=") for log in logs for line in log.splitlines()]
+        return {(left.split()[-1], said.split()[0]) for left, mark, said in lines if mark}
+
+
+async def test_a_pool_copies_to_the_node_what_it_has_loaded(kept: Kept) -> None:
+    kept.slicewise("service", "delete", SERVICE, "--now")
+    await asyncio.to_thread(until, lambda: not kept.servers())
+    pool = KeptPool(kept.sandbox)
+    try:
+        await asyncio.to_thread(pool.apply)
+        await pool.answers()
+        copied = {(name, how) for name in POOL for how in ("source", "copied")}
+        await asyncio.to_thread(until, lambda: copied <= pool.loads())
+    finally:
+        for name in POOL:
+            pool.slicewise("service", "delete", f"nlp/{name}", "--now")
+        await asyncio.to_thread(until, lambda: not pool.servers())
 
 
 def model_of(servers: list[list[str]]) -> Any:
