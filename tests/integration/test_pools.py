@@ -16,8 +16,9 @@ import aiohttp
 import pytest
 from quotas import own_ledger, until_in_force
 from service_status import services, until_routed
-from waiting import PATIENCE_S, until, until_true
+from waiting import PATIENCE_S, until, until_is, until_true
 
+from slicewise.launcher.rules.autoscale.types import Scaling
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.sandbox.servers.tiny_gguf import write_tiny_model
 from slicewise.slurm_plugin.quota_cycle.share_hours import share_pools
@@ -282,12 +283,29 @@ async def test_a_killed_server_costs_what_it_worked_on_and_nothing_else(pool: Po
     assert sum(line["pooled_millislice_s"] for line in json.loads(statement.stdout)["lines"]) == 0
 
 
-async def test_many_models_share_three_slices(pool: Pool) -> None:
+async def test_many_models_share_three_slices_and_each_service_keeps_its_objective(
+    pool: Pool,
+) -> None:
     """Each is asked once at least, the first ones of each pool often."""
     await asyncio.to_thread(pool.apply, [*range(len(FEW) - 2, MODELS), *range(MODELS + 2, ALL)])
     weights = [1 / (rank + 1) for rank in (*range(MODELS), *range(CHATS))]
     often = random.Random(SEED).choices(range(ALL), weights, k=200)  # noqa: S311
-    assert 1 <= await answered(pool, [*range(ALL), *often]) <= SLICES
+    numbers = [*range(ALL), *often]
+    assert 1 <= await answered(pool, numbers) <= SLICES
+    asked = Counter(map(name_of, numbers))
+
+    def qualities() -> dict[str, dict[str, Any]]:
+        shown = services(pool.sandbox)
+        reports = {name: shown[f"nlp/{name}"]["report"] or {} for name in asked}
+        return {name: report.get("quality") or {"answered": 0} for name, report in reports.items()}
+
+    def uncounted() -> dict[str, dict[str, Any]]:
+        return {name: q for name, q in qualities().items() if q["answered"] < asked[name]}
+
+    await asyncio.to_thread(until_is, uncounted, {})
+    found = await asyncio.to_thread(qualities)
+    late = {name: q for name, q in found.items() if q["objective_met_share"] < Scaling.aim}
+    assert not late
 
 
 def test_all_that_was_started_is_given_back(pool: Pool) -> None:
