@@ -303,7 +303,7 @@ class Launcher:
             self._curves = await self._saved_curves.load()
         if self._late:
             self._state, self._late = with_saved(self._state, self._late), {}
-        begin_s = time.monotonic()
+        begin_s, is_busy = time.monotonic(), False
         try:
             heard = self._heard_of_services()
             turned = await turn(
@@ -315,18 +315,20 @@ class Launcher:
                 now_s=self._now_s,
             )
             self._turned(turned, heard, time.monotonic() - begin_s)
+            is_busy = turned.is_busy
         except SlicewiseError as error:
             self._failed(str(error), error.refusal.code, time.monotonic() - begin_s)
         except Exception as error:  # noqa: BLE001 -- one bad turn must not end the launcher
             report_error("round_failed", error)
             name = type(error).__name__
             self._failed(name, name, time.monotonic() - begin_s)
-        else:
-            return turned.is_busy
-        finally:
+        if self._leader.leads():
             # Requests may wait for a model that a replica is to load, also while turns fail.
-            self._models.look()
-        return False
+            try:
+                self._models.look()
+            except Exception as error:  # noqa: BLE001 -- as above
+                report_error("round_failed", error)
+        return is_busy
 
     def _heard_of_services(self) -> Heard:
         return Heard(

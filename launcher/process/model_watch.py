@@ -169,7 +169,7 @@ def _later(
         {**before.load_s, **answer.load_s},
         answer.answered,
         answer.memory,
-        before.from_node - answer.load_s.keys() | answer.from_node,
+        before.from_node.difference(answer.load_s) | answer.from_node,
     )
     refused_s |= dict.fromkeys(answer.refused, now_s)
     again = dict(report.again)

@@ -299,6 +299,17 @@ async def test_replicas_of_pools_are_told_of_their_models_after_each_turn_also_a
     world.failure = UnreachableError("SW-DAEMON-DOWN", "No answer.")
     await launcher.turn()
     assert [call[0] for call in models.method_calls] == ["turned", "look", "look"]
+    models.look.side_effect = KeyError("name")
+    assert not await launcher.turn()
+
+
+async def test_replicas_of_pools_are_told_nothing_by_a_launcher_that_leads_no_more():
+    world, models = World(service(7, "a", HELD)), Mock(models={})
+    leader = Mock(leads=Mock(side_effect=[True, False]))
+    launcher = Launcher(world, world, replicas=lambda _: world, leader=leader, models=models)
+    world.failure = UnreachableError("SW-LOCK", "Another launcher leads.")
+    await launcher.turn()
+    assert models.method_calls == []
 
 
 async def test_a_decision_is_reported_with_its_reason(caplog: pytest.LogCaptureFixture):
