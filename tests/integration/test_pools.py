@@ -61,6 +61,7 @@ input [ { name: "VALUE" data_type: TYPE_INT32 dims: [ 1 ] } ]
 output [ { name: "MADE" data_type: TYPE_INT32 dims: [ 1 ] } ]
 instance_group [ { kind: KIND_CPU } ]
 """
+# Ten of the models have memory at the same time, and a load takes seconds on busy cores.
 FILE = """\
 [service]
 name = "{name}"
@@ -72,7 +73,7 @@ model_mib = 3000
 profile = "1g.18gb"
 max_replicas = 1
 keep_alive_s = 30
-max_queue_s = 30
+max_queue_s = 60
 memory_mib = 512
 """
 
@@ -89,7 +90,7 @@ profile = "1g.18gb"
 max_replicas = 1
 concurrency = 4
 keep_alive_s = 30
-max_queue_s = 30
+max_queue_s = 60
 memory_mib = 1000
 """
 
