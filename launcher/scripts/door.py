@@ -311,11 +311,15 @@ def host_mib(private: str) -> int:
                 total_kib += sum(
                     int(line.split()[1]) for line in file if line.startswith("RssAnon")
                 )
-            for task in os.listdir(f"/proc/{process}/task"):  # noqa: PTH208
-                with open(f"/proc/{process}/task/{task}/children", encoding="ascii") as file:  # noqa: PTH123
-                    processes += file.read().split()[: MOST_PROCESSES - len(processes)]
+            tasks = os.listdir(f"/proc/{process}/task")  # noqa: PTH208
         except OSError:
             continue  # It has just ended.
+        for task in tasks:
+            try:
+                with open(f"/proc/{process}/task/{task}/children", encoding="ascii") as file:  # noqa: PTH123
+                    processes += file.read().split()[: MOST_PROCESSES - len(processes)]
+            except OSError:
+                continue  # This thread has; others have children, too.
     return total_kib >> 10
 
 

@@ -1,6 +1,7 @@
 """Tests the door before a replica: only a client with the gateway's key comes through."""
 
 import asyncio
+import os
 import re
 import resource
 import select
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -224,9 +225,10 @@ sys.stdin.read()
 """
 
 
-def test_memory_is_that_of_the_server_and_all_that_it_has_started(tmp_path: Path) -> None:
-    assert door.host_mib(str(tmp_path)) == 0
-    script = tmp_path / "hoards.py"
+@contextmanager
+def hoarding(private: Path) -> Iterator[None]:
+    """A server with a child, each of which takes 64 MiB and a little."""
+    script = private / "hoards.py"
     script.write_text(HOARDS.replace("*sys.argv]", "sys.argv[0]]"))
     with subprocess.Popen(
         (sys.executable, script, "with a child"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -234,11 +236,26 @@ def test_memory_is_that_of_the_server_and_all_that_it_has_started(tmp_path: Path
         assert server.stdin is not None
         assert server.stdout is not None
         assert [server.stdout.readline() for _ in range(2)] == [b"there\n"] * 2
-        (tmp_path / "server").write_text(f"{server.pid} 21000 21001\n")
-        seen = door.host_mib(str(tmp_path))
+        (private / "server").write_text(f"{server.pid} 21000 21001\n")
+        yield
         server.stdin.close()
+
+
+def test_memory_is_that_of_the_server_and_all_that_it_has_started(tmp_path: Path) -> None:
+    assert door.host_mib(str(tmp_path)) == 0
+    with hoarding(tmp_path):
+        seen = door.host_mib(str(tmp_path))
     assert 128 <= seen < 128 + 64
     assert door.host_mib(str(tmp_path)) == 0
+
+
+def test_a_thread_that_ends_while_it_is_asked_hides_no_process_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, listed = str(2**31 - 1), os.listdir
+    monkeypatch.setattr(os, "listdir", lambda folder: [ended, *listed(folder)])
+    with hoarding(tmp_path):
+        assert door.host_mib(str(tmp_path)) >= 128
 
 
 def test_of_mig_instances_the_driver_says_what_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
