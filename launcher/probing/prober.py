@@ -355,18 +355,19 @@ async def fit_models(gateway: Path, replica: Replica) -> ReplicaModels | None:
     not have noticed.
 
     Return what it has then, with what was loaded or refused in this call, and the memory that it
-    takes; None if it does not answer, so that nothing is known. Never raises, whatever the engine's
-    code does. Reads a bounded part of each answer.
+    takes, if no other model takes some of it: one that is being unloaded, or that was not loaded to
+    its end. Return None if it does not answer, so that nothing is known. Never raises, whatever the
+    engine's code does. Reads a bounded part of each answer.
     """
     engine = replica.engine
     if not isinstance(engine, PooledEngine):
         return None
     try:
         peer = _Peer(replica, context(gateway, replica.certificate))
-        ready = await _without_surplus(peer, engine)
+        ready, leaving = await _without_surplus(peer, engine)
         lacking, answered = replica.models - ready, dict(replica.answered)
         if lacking:
-            await _until_others_left(peer, engine)
+            leaving = await _until_others_left(peer, engine)
         elif engine.answered_path:
             before, answered = answered, dict(await _answered(peer, engine))
             in_doubt = {
@@ -378,10 +379,11 @@ async def fit_models(gateway: Path, replica: Replica) -> ReplicaModels | None:
             # A load of what is loaded does nothing, unless its files have changed. A model whose
             # process has ended has no memory to wait for, and Triton calls it unloading for ever.
             await _unload(peer, engine, lacking)
-            ready -= lacking
+            ready, leaving = ready - lacking, leaving | lacking
         model = min(lacking, default=None)
         models = await _with(gateway, peer, engine, ready, model) if model else ReplicaModels(ready)
-        text, _ = await _marks(gateway, replica)
+        is_known = not (leaving or models.refused)
+        text, _ = await _marks(gateway, replica) if is_known else (b"", 0.0)
         return replace(models, answered=answered, memory=server_memory(text))
     except _NO_ANSWER:
         return None
@@ -390,15 +392,20 @@ async def fit_models(gateway: Path, replica: Replica) -> ReplicaModels | None:
         return None
 
 
-async def _without_surplus(peer: "_Peer", engine: PooledEngine) -> frozenset[str]:
-    """Unload the models that the replica is not to have; return those that it has then."""
+async def _without_surplus(
+    peer: "_Peer", engine: PooledEngine
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Unload the models that the replica is not to have.
+
+    Return those that are ready then, and those that are being unloaded.
+    """
     replica = peer.replica
-    ready = engine.ready_models(await _models(peer, engine))
-    surplus = ready - replica.models - {replica.model}
-    if not surplus:
-        return ready
-    await _unload(peer, engine, surplus)
-    return engine.ready_models(await _models(peer, engine))
+    models = await _models(peer, engine)
+    surplus = engine.ready_models(models) - replica.models - {replica.model}
+    if surplus:
+        await _unload(peer, engine, surplus)
+        models = await _models(peer, engine)
+    return engine.ready_models(models), engine.leaving_models(models)
 
 
 async def _answered(peer: "_Peer", engine: PooledEngine) -> Mapping[str, Answered]:
@@ -430,13 +437,16 @@ async def _unload(peer: "_Peer", engine: PooledEngine, models: Collection[str]) 
             await _ordered(peer, engine.unload_model(model))
 
 
-async def _until_others_left(peer: "_Peer", engine: PooledEngine) -> None:
-    """Wait for the memory of models that are being unloaded, but not for ever."""
+async def _until_others_left(peer: "_Peer", engine: PooledEngine) -> frozenset[str]:
+    """Wait for the memory of models that are being unloaded, but not for ever.
+
+    Return those that still are.
+    """
     until_s = time.monotonic() + _LEAVES_S
     while True:
         leaving = engine.leaving_models(await _models(peer, engine))
         if not leaving or time.monotonic() >= until_s:
-            return
+            return leaving
         await asyncio.sleep(_LONGEST_PAUSE_S)
 
 

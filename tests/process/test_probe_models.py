@@ -23,6 +23,7 @@ from slicewise.launcher.probing import prober as probing
 from slicewise.launcher.probing.prober import fit_models
 from slicewise.launcher.rules.engines.registry import ENGINES
 from slicewise.launcher.rules.engines.statistics import Answered
+from slicewise.launcher.rules.pools.server_memory import ServerMemory
 from slicewise.launcher.rules.pools.types import ReplicaModels
 from slicewise.sandbox.servers import triton
 
@@ -157,6 +158,30 @@ async def test_a_load_reads_the_nodes_copy_and_says_so(
         assert (newer.ready, newer.from_node) == ({OWN, OTHER}, frozenset())
         assert seen.read_text() == str(tmp_path / "models" / OTHER / "1" / "model.py")
         assert await served.is_ready(OTHER)
+
+
+async def test_memory_is_not_known_while_a_model_leaves_that_takes_some_of_it(served: Served):
+    """It is no longer among those that the replica has."""
+    may_leave = served.repository.parent / "may leave"
+    stays = f"""pass
+
+    def finalize(self):
+        import os
+        while not os.path.exists({str(may_leave)!r}):
+            time.sleep(0.05)"""
+    write_model(served.repository, OTHER, stays)
+    await until_done(served.is_ready, bool)
+    with_it = await served.fits(OTHER)
+    assert with_it is not None
+    assert with_it.memory.host_mib
+    for leaving in (await served.fits(), await served.fits()):
+        assert leaving == ReplicaModels(frozenset({OWN}))
+        assert leaving is not None
+        assert leaving.memory == ServerMemory()
+    may_leave.touch()
+    without = await until_done(served.fits, lambda fit: fit is not None and fit.memory.host_mib)
+    assert without is not None
+    assert without.memory.host_mib < with_it.memory.host_mib
 
 
 async def test_a_load_that_takes_too_long_is_refused_and_leaves_nothing(served: Served):
