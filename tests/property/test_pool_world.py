@@ -194,6 +194,20 @@ def test_the_owner_of_a_model_that_a_replica_could_not_load_is_told_until_it_has
     assert (told["t/b"].note, told["t/b"].refusals) == ("", ())
 
 
+def test_the_owner_of_a_model_that_left_the_pool_and_came_back_is_told_of_no_load_before():
+    world = a_pool_world([30, 30, 30], quota=4, work=1, concurrency=9)
+    world.broken = frozenset({"mb"})
+    kept_busy(world, 20)
+    told = {plan.service: plan for plan in world.turn().services}
+    assert told["t/b"].refusals
+    world.broken = frozenset()
+    happens(world, "leave", world.services["b"])
+    kept_busy(world, 80)
+    happens(world, "apply", world.services["b"])
+    told = {plan.service: plan for plan in world.turn().services}
+    assert (told["t/b"].note, told["t/b"].refusals) == ("", ())
+
+
 def test_a_replica_that_nobody_asks_gives_way_where_quota_is_short():
     world = a_pool_world([60, 60], quota=1, work=1, concurrency=9)
     kept_busy(world, 20)

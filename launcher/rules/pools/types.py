@@ -109,7 +109,7 @@ class Told:
         models: models of other services, and for which job array of its service each was told:
             a newer generation has other files.
         refused_s: when it has refused a model last, in Unix seconds.
-        refused: why it has refused models that it has not loaded since.
+        refused: why it has refused models of the pool that it has not loaded since.
         silent_s: since when it has not said what it has, in Unix seconds; None: it has.
         loads: models that it has loaded since it began.
         first: memory that its server took when it first said so.

@@ -460,6 +460,8 @@ def _told(
     if heard is not None:
         unloaded = {name: why for name, why in unloaded.items() if name not in heard.ready}
         unloaded |= heard.refused
+    # Services leave the pool, and serve other models.
+    unloaded = {name: why for name, why in unloaded.items() if name in arrays}
     told = replace(before, models=models, refused_s={**lately, **new}, silent_s=silent_s)
     return replace(told, refused=unloaded)
 
