@@ -208,6 +208,20 @@ def test_the_owner_of_a_model_that_left_the_pool_and_came_back_is_told_of_no_loa
     assert (told["t/b"].note, told["t/b"].refusals) == ("", ())
 
 
+def test_a_model_of_a_service_that_has_left_the_pool_wears_no_replica(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The replica still has it, and nothing says any more how much of its memory that is."""
+    monkeypatch.setattr(wear, "SETTLES_S", 0)
+    world = a_pool_world([20, 50, 20], quota=4, work=1, concurrency=9)
+    kept_busy(world, 40, b=1)
+    (run,) = world.servers
+    assert world.servers[run].ready == {"ma", "mb", "mc"}
+    happens(world, "leave", world.services["b"])
+    kept_busy(world, 40)
+    assert list(world.servers) == [run]
+
+
 def test_a_replica_that_nobody_asks_gives_way_where_quota_is_short():
     world = a_pool_world([60, 60], quota=1, work=1, concurrency=9)
     kept_busy(world, 20)

@@ -27,6 +27,7 @@ from slicewise.launcher.rules.gateway.routing import (
     SetTarget,
 )
 from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
+from slicewise.launcher.rules.pools.server_memory import ServerMemory
 from slicewise.launcher.rules.pools.types import ReplicaModels
 from slicewise.launcher.rules.turn.plan import TurnPlan
 from slicewise.launcher.rules.turn.pool_models import AGAIN_S
@@ -41,8 +42,8 @@ from stand_ins.plain_scaling import decide
 
 LINES, SLOTS = 8, 2
 START_TICKS, END_TICKS, LOAD_TICKS, ASKS_TICKS = 2, 4, 3, 5
-ROOM_MIB = 100
-"""Memory for models, of a GPU that has a little more."""
+ROOM_MIB, CONTEXT_MIB = 100, 5
+"""Memory for models, of a GPU that has a little more; what a server takes without any."""
 _RUNS = count(1)
 _STATE = TypeAdapter(ServiceState)
 Place = tuple[int, int]
@@ -385,7 +386,9 @@ class PoolWorld:
                 load_s = {model: float(LOAD_TICKS)}
                 if self.is_memory_known and len(server.ready) > 1:
                     assert self.mib(server.ready) <= ROOM_MIB, "memory is exceeded"
-        self._hear(place, question, ReplicaModels(ready, refused, len(load_s), load_s))
+        memory = ServerMemory(gpu_mib=CONTEXT_MIB + self.mib(ready))
+        answer = ReplicaModels(ready, refused, len(load_s), load_s, memory=memory)
+        self._hear(place, question, answer)
 
     def _hear(self, place: Place, question: Question, answer: ReplicaModels) -> None:
         before = self.reports.get(place)

@@ -112,7 +112,8 @@ class Told:
         refused: why it has refused models of the pool that it has not loaded since.
         silent_s: since when it has not said what it has, in Unix seconds; None: it has.
         loads: models that it has loaded since it began.
-        first: memory that its server took when it first said so.
+        first: memory that its server took when it first said so, or later in its first hour, the
+            most beyond its models of other services.
         is_worn: whether it is to be replaced, and stays so.
     """
 

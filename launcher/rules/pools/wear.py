@@ -12,22 +12,28 @@ MOST_LEFT = 0.25
 """Share of a replica's memory, beyond what its models account for, from which on it is replaced:
 with less, models that placing counts on still fit, and a kernel has killed no server yet."""
 SETTLES_S = 3600.0
-"""Seconds for which a replica is not replaced for its memory: what fills with its first requests,
-as caches do, would have each successor replaced as well."""
+"""Seconds for which all that a replica takes is what it takes at first: what fills with its first
+requests, as caches do, would have each successor replaced as well."""
 
 
 def with_wear(
-    told: Told, heard: ReplicaModels, others_mib: int, most: ServerMemory, now_s: float
+    told: Told, heard: ReplicaModels, others_mib: int | None, most: ServerMemory, now_s: float
 ) -> Told:
     """Take over what a replica has said of its loads and memory, and whether it is worn by them.
 
     ``others_mib`` is the memory of the models that it has beside its own. Any of them may be in the
-    node's memory or in the GPU's: each is taken to explain that much of both. ``most`` is what the
-    replica has: 0 is not known.
+    node's memory or in the GPU's: each is taken to explain that much of both. None is not known:
+    then nothing is learnt from its memory. ``most`` is what the replica has: 0 is not known.
     """
-    seen, loads = heard.memory, max(told.loads, heard.loads)
-    first = ServerMemory(told.first.host_mib or seen.host_mib, told.first.gpu_mib or seen.gpu_mib)
-    is_settled = now_s - told.start_s >= SETTLES_S
+    loads = max(told.loads, heard.loads)
+    told = replace(told, loads=loads, is_worn=told.is_worn or loads > MOST_LOADS)
+    if others_mib is None:
+        return told
+    seen, is_settled = heard.memory, now_s - told.start_s >= SETTLES_S
+    first = ServerMemory(
+        _first_mib(told.first.host_mib, seen.host_mib, others_mib, is_settled=is_settled),
+        _first_mib(told.first.gpu_mib, seen.gpu_mib, others_mib, is_settled=is_settled),
+    )
     is_full = any(
         have_mib and more_mib - others_mib > MOST_LEFT * have_mib
         for more_mib, have_mib in (
@@ -35,5 +41,13 @@ def with_wear(
             (seen.gpu_mib - first.gpu_mib, most.gpu_mib),
         )
     )
-    is_worn = told.is_worn or loads > MOST_LOADS or (is_settled and is_full)
-    return replace(told, loads=loads, first=first, is_worn=is_worn)
+    return replace(told, first=first, is_worn=told.is_worn or (is_settled and is_full))
+
+
+def _first_mib(first_mib: int, seen_mib: int, others_mib: int, *, is_settled: bool) -> int:
+    """Return what a replica takes at first: until it settles, the most beyond other models.
+
+    Never less than what it has said first: models that lie in the other memory explain too much.
+    """
+    first_mib = first_mib or seen_mib
+    return first_mib if is_settled else max(first_mib, seen_mib - others_mib)

@@ -384,7 +384,7 @@ def _replicas(
     now_s: float,
 ) -> Iterator[SharedReplica]:
     arrays = {member.model: member.newest.array_job_id for member in members}
-    models_mib = {member.model: member.model_mib for member in members}
+    models_mib = {member.model: member.model_mib for member in members if member.model_mib}
     keys = {member.key for member in members}
     for member in members:
         shape = shape_of(member.values)
@@ -403,7 +403,9 @@ def _replicas(
                     before = _as_routed(members, lines, run.start_s)
                 if answer is not None:
                     others = answer.ready - {member.model}
-                    others_mib = sum(models_mib.get(name, 0) for name in others)
+                    # It may still have a model of a service that has left the pool.
+                    is_known = others <= models_mib.keys()
+                    others_mib = sum(models_mib[name] for name in others) if is_known else None
                     before = with_wear(before, answer, others_mib, _memory(generation.view), now_s)
                 yield SharedReplica(
                     member,

@@ -68,10 +68,34 @@ def test_models_that_take_less_than_they_say_hide_nothing_for_ever():
     assert with_wear(told, telling(4000), 0, HAS, LATER_S).is_worn
 
 
-def test_not_by_memory_in_its_first_hour():
-    """What fills with the first requests would have successors replaced without end."""
-    assert not is_worn(telling(1000), telling(7000), now_s=LATER_S - 1)
-    assert is_worn(telling(1000), telling(7000))
+def test_what_fills_in_its_first_hour_is_no_loss_and_what_grows_later_is():
+    """Each successor fills as well, and would be replaced without end."""
+    told = NEW
+    for host_mib in (1000, 7000):
+        told = with_wear(told, telling(host_mib), 0, HAS, LATER_S - 1)
+        assert not told.is_worn
+    for host_mib, worn in ((7000, False), (9000, False), (9001, True)):
+        told = with_wear(told, telling(host_mib), 0, HAS, LATER_S)
+        assert told.is_worn == worn
+
+
+def test_models_of_its_first_hour_hide_no_loss_whichever_memory_they_take():
+    """They take 6000 MiB of the GPU, and nothing of the node's memory."""
+    told = with_wear(NEW, telling(1000, 3000), 0, HAS, LATER_S - 1)
+    told = with_wear(told, telling(1200, 9000), 6000, HAS, LATER_S - 1)
+    assert told.first == ServerMemory(1000, 3000)
+    told = with_wear(told, telling(1200, 3000), 0, HAS, LATER_S)
+    assert not told.is_worn
+    assert with_wear(told, telling(1000, 7001), 0, HAS, LATER_S).is_worn
+
+
+def test_what_its_models_take_is_not_known_then_it_is_not_judged_by_memory_but_by_loads():
+    told = with_wear(NEW, telling(7000), None, HAS, LATER_S - 1)
+    assert told.first == ServerMemory()
+    told = with_wear(told, telling(1000), 0, HAS, LATER_S - 1)
+    assert not with_wear(told, telling(7000), None, HAS, LATER_S).is_worn
+    assert with_wear(told, telling(7000), 0, HAS, LATER_S).is_worn
+    assert with_wear(told, telling(loads=MOST_LOADS + 1), None, HAS, LATER_S).is_worn
 
 
 def test_what_is_not_known_is_no_loss():
