@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
 from slicewise.cluster.language.service import DEFAULT_MEMORY_MIB, can_follow, whole_number
 from slicewise.cluster.language.starts import LONGEST_NODE
@@ -34,6 +35,7 @@ FIRST_LOAD_S = 5.0
 """Seconds that a load takes as long as none was seen."""
 USED = 0.9
 """Share of a replica's memory for models: the rest is for contexts and what requests need."""
+_T = TypeVar("_T")
 READY = frozenset({Phase.WARM, Phase.SERVING})
 
 
@@ -123,7 +125,7 @@ class SharedReplica:
 
     Attributes:
         node: where it runs.
-        lines: its servers at the gateway that are not in maintenance, by ``tenant/service``.
+        lines: its servers at the gateway that are not in maintenance, by the service's model.
         has_guests: whether it works for a service that has left the pool.
     """
 
@@ -159,33 +161,31 @@ class SharedReplica:
         """Whether the model is ready there, and stays."""
         return model in self.stays
 
-    def load(self, member: Member, mode: ServerMode | None) -> ModelLoad:
+    def load(self, model: str, mode: ServerMode | None) -> ModelLoad:
         """Return how far it is with another service's model, which it is to have.
 
         ``mode`` is that in which it gets requests for it.
         """
-        line = self.lines.get(member.key)
-        is_ready = self.heard is not None and member.model in self.heard.ready
+        line = self.lines.get(model)
+        is_ready = self.heard is not None and model in self.heard.ready
         return ModelLoad(
             self.place,
             self.node,
             self.endpoint.digest,
-            is_new=self.heard is not None and not is_ready and member.model not in self.told.models,
-            is_loaded=self.has(member.model),
+            is_new=self.heard is not None and not is_ready and model not in self.told.models,
+            is_loaded=self.has(model),
             is_routed=mode is ServerMode.READY,
             works=line is not None and line.in_flight > 0,
         )
 
-    def model_place(self, member: Member, to_have: Collection[str]) -> ModelPlace | None:
-        """Return what users are told of a service's model there; None: it is not there.
+    def model_place(self, model: str, to_have: Collection[str]) -> ModelPlace:
+        """Return what users are told of a model that it has, or is to have.
 
         ``to_have`` are models of other services that it is to have.
         """
-        model, heard = member.model, self.heard or ReplicaModels()
-        is_wanted = member is self.member or model in to_have
-        if not is_wanted and model not in heard.ready:
-            return None
-        line, load_s = self.lines.get(member.key), heard.load_s.get(model)
+        heard = self.heard or ReplicaModels()
+        is_wanted = model == self.member.model or model in to_have
+        line, load_s = self.lines.get(model), heard.load_s.get(model)
         return ModelPlace(
             array_job_id=self.place[0],
             slot=self.place[1],
@@ -210,14 +210,14 @@ class SharedReplica:
         )
 
     def mode(
-        self, member: Member, own: ServerMode | None, to_have: Collection[str]
+        self, model: str, own: ServerMode | None, to_have: Collection[str]
     ) -> ServerMode | None:
-        """Return in which mode it gets requests of another service; None: it gets none.
+        """Return in which mode it gets requests of another service's model; None: it gets none.
 
         ``own`` is the mode for the service whose slot it is.
         """
-        line = self.lines.get(member.key)
-        if member.model in to_have and self.has(member.model):
+        line = self.lines.get(model)
+        if model in to_have and self.has(model):
             return own
         if own is None or line is None:
             return None
@@ -309,7 +309,7 @@ class Shared:
         models: what each is to have now.
         targets: modes of other services' replicas for each service.
         replicas: how many replicas have each service's model ready.
-        refused: why a service's model was not loaded lately.
+        refused: why a service's model was not loaded lately, by each replica.
         refusals: which replicas could not load it, and have not since.
         loads: other services' replicas that are to have it.
         places: replicas that have it, or are to have it, as users are told.
@@ -319,47 +319,53 @@ class Shared:
     models: Mapping[str, Placement]
     targets: Mapping[str, Mapping[Endpoint, ServerMode]]
     replicas: Mapping[str, int]
-    refused: Mapping[str, str]
+    refused: Mapping[str, Sequence[str]]
     refusals: Mapping[str, Sequence[RefusedModel]]
     loads: Mapping[str, Sequence[ModelLoad]]
     places: Mapping[str, Sequence[ModelPlace]]
 
 
-def shared(pool: Pool, modes: Mapping[SlotId, ServerMode], going: SlotId | None) -> Shared:
+def shared(
+    pool: Pool, modes: Mapping[SlotId, ServerMode], going: SlotId | None, placed: Placed
+) -> Shared:
     """Decide which models the pool's replicas have, and which services' requests they get.
 
     ``modes`` are those of all replicas' servers for the services whose slots they are. No model is
-    loaded in the replica that is ``going``. A model that is to go gets no new requests first, and
-    is unloaded once it has none. What is to come is chosen after that, so that a replica never gets
-    requests for what it was just told to give up. Models come one after the other: what is asked
-    meanwhile is not kept waiting by copies of others.
+    loaded in the replica that is ``going``; ``placed`` holds for the others if all of them serve. A
+    model that is to go gets no new requests first, and is unloaded once it has none. What is to
+    come is chosen after that, so that a replica never gets requests for what it was just told to
+    give up. Models come one after the other: what is asked meanwhile is not kept waiting by copies
+    of others.
     """
     arrays = {member.model: member.newest.array_job_id for member in pool.members}
+    keys = {member.model: member.key for member in pool.members}
     having = Counter(name for replica in pool.replicas for name in replica.stays)
-    placed = pool.placed(
+    serving = [
         replica
         for replica in pool.replicas
         if modes.get(replica.slot.id) is ServerMode.READY
         and replica.slot.up
         and replica.slot.id != going
-    )
-    told: dict[str, dict[SlotPlace, Told]] = {member.key: {} for member in pool.members}
-    models: dict[str, dict[SlotPlace, frozenset[str]]] = {member.key: {} for member in pool.members}
-    targets: dict[str, dict[Endpoint, ServerMode]] = {member.key: {} for member in pool.members}
+    ]
+    if placed.models.keys() != {replica.place for replica in serving}:
+        placed = pool.placed(serving)
+    told: dict[str, dict[SlotPlace, Told]] = {key: {} for key in pool.keys}
+    models: dict[str, dict[SlotPlace, frozenset[str]]] = {key: {} for key in pool.keys}
+    targets: dict[str, dict[Endpoint, ServerMode]] = {key: {} for key in pool.keys}
     ready: Counter[str] = Counter()
     for replica in pool.replicas:
-        own = modes.get(replica.slot.id)
+        own, own_model = modes.get(replica.slot.id), replica.member.model
         to_have = placed.models.get(replica.place, replica.told.models.keys())
-        to_have = frozenset(to_have) - {replica.member.model}
+        to_have = frozenset(to_have) - {own_model}
         draining = set[str]()
-        for member in pool.members:
-            if member is replica.member:
-                ready[member.key] += own is ServerMode.READY
-            elif (mode := replica.mode(member, own, to_have)) is not None:
-                targets[member.key][replica.endpoint] = mode
-                ready[member.key] += mode is ServerMode.READY
-                if member.model not in to_have:
-                    draining.add(member.model)
+        ready[replica.member.key] += own is ServerMode.READY
+        # Of all pairs of replicas and models few have to do with each other.
+        for name in (to_have | replica.lines.keys()) - {own_model}:
+            if (mode := replica.mode(name, own, to_have)) is not None:
+                targets[keys[name]][replica.endpoint] = mode
+                ready[keys[name]] += mode is ServerMode.READY
+                if name not in to_have:
+                    draining.add(name)
         if not replica.is_verified:
             continue
         before = to_have & replica.told.models.keys()
@@ -373,9 +379,23 @@ def shared(pool: Pool, modes: Mapping[SlotId, ServerMode], going: SlotId | None)
             models={name: replica.told.models.get(name, arrays[name]) for name in sorted(to_have)},
         )
         if not replica.has_guests:
-            models[replica.member.key][replica.place] = to_have | draining | {replica.member.model}
-    seen = (_refused(pool), _refusals(pool), _loads(pool, told, targets), _places(pool, told))
-    return Shared(told, models, targets, ready, *seen)
+            models[replica.member.key][replica.place] = to_have | draining | {own_model}
+    return Shared(
+        *(told, models, targets, ready),
+        _by_service(pool, _refused(pool)),
+        _by_service(pool, _refusals(pool)),
+        _by_service(pool, _loads(pool, told, targets)),
+        _by_service(pool, _places(pool, told)),
+    )
+
+
+def _by_service(pool: Pool, of_models: Iterable[tuple[str, _T]]) -> Mapping[str, Sequence[_T]]:
+    """Group what is of the services' models; a service that has left may have left others."""
+    by_model: dict[str, list[_T]] = {name: [] for name in pool.models}
+    for name, about in of_models:
+        if name in by_model:
+            by_model[name].append(about)
+    return {member.key: by_model[member.model] for member in pool.members}
 
 
 def _replicas(
@@ -387,15 +407,14 @@ def _replicas(
     models_mib = {member.model: member.model_mib for member in members if member.model_mib}
     keys = {member.key for member in members}
     for member in members:
-        shape = shape_of(member.values)
         for generation in member.generations:
             values = generation.view.directives
-            is_alike = shape_of(values) == shape or can_follow(values, member.values)
+            running = [slot for slot in generation.slots if slot.id in generation.runs]
+            if not running or not _is_alike(values, member.values):
+                continue
             nodes = {slot.index: slot.node for slot in generation.view.slots}
-            for slot in generation.slots if is_alike else ():
-                run = generation.runs.get(slot.id)
-                if run is None:
-                    continue
+            for slot in running:
+                run = generation.runs[slot.id]
                 answer = heard.get((generation.array_job_id, slot.id.index, run.start_s))
                 lines = _lines(members, run.endpoint)
                 before = generation.state.models.get(slot.id.index)
@@ -421,14 +440,20 @@ def _replicas(
                 )
 
 
+def _is_alike(before: Mapping[str, str], newest: Mapping[str, str]) -> bool:
+    return shape_of(before) == shape_of(newest) or can_follow(before, newest)
+
+
 def _lines(members: Iterable[Member], endpoint: Endpoint) -> Mapping[str, Server]:
     lines = (
-        (member.key, member.backend.server_of(endpoint))
+        (member.model, member.backend.server_of(endpoint))
         for member in members
         if member.backend is not None
     )
     return {
-        key: line for key, line in lines if line is not None and line.mode is not ServerMode.MAINT
+        model: line
+        for model, line in lines
+        if line is not None and line.mode is not ServerMode.MAINT
     }
 
 
@@ -440,7 +465,7 @@ def _as_routed(members: Iterable[Member], lines: Mapping[str, Server], start_s: 
     models = {
         member.model: member.generations[0].array_job_id
         for member in members
-        if member.key in lines
+        if member.model in lines
     }
     return Told(start_s, models)
 
@@ -517,50 +542,34 @@ def _memory(view: ServiceView) -> ServerMemory:
     )
 
 
-def _refused(pool: Pool) -> Mapping[str, str]:
-    return {
-        member.key: why
-        for member in pool.members
-        for replica in pool.replicas
-        if replica.heard is not None and (why := replica.heard.refused.get(member.model))
-    }
+def _refused(pool: Pool) -> Iterator[tuple[str, str]]:
+    for replica in pool.replicas:
+        if replica.heard is not None:
+            yield from replica.heard.refused.items()
 
 
-def _refusals(pool: Pool) -> Mapping[str, Sequence[RefusedModel]]:
-    return {
-        member.key: [
-            RefusedModel(replica.place, replica.member.key, why)
-            for replica in pool.replicas
-            if (why := replica.told.refused.get(member.model))
-        ]
-        for member in pool.members
-    }
-
-
-def _places(
-    pool: Pool, told: Mapping[str, Mapping[SlotPlace, Told]]
-) -> Mapping[str, Sequence[ModelPlace]]:
-    return {
-        member.key: [
-            place
-            for replica in pool.replicas
-            if (now := told[replica.member.key].get(replica.place)) is not None
-            and (place := replica.model_place(member, now.models)) is not None
-        ]
-        for member in pool.members
-    }
+def _refusals(pool: Pool) -> Iterator[tuple[str, RefusedModel]]:
+    for replica in pool.replicas:
+        for name, why in replica.told.refused.items():
+            yield name, RefusedModel(replica.place, replica.member.key, why)
 
 
 def _loads(
     pool: Pool,
     told: Mapping[str, Mapping[SlotPlace, Told]],
     targets: Mapping[str, Mapping[Endpoint, ServerMode]],
-) -> Mapping[str, Sequence[ModelLoad]]:
-    return {
-        member.key: [
-            replica.load(member, targets[member.key].get(replica.endpoint))
-            for replica in pool.replicas
-            if (now := told[replica.member.key].get(replica.place)) and member.model in now.models
-        ]
-        for member in pool.members
-    }
+) -> Iterator[tuple[str, ModelLoad]]:
+    modes = {member.model: targets[member.key] for member in pool.members}
+    for replica in pool.replicas:
+        if (now := told[replica.member.key].get(replica.place)) is not None:
+            for name in now.models:
+                yield name, replica.load(name, modes[name].get(replica.endpoint))
+
+
+def _places(
+    pool: Pool, told: Mapping[str, Mapping[SlotPlace, Told]]
+) -> Iterator[tuple[str, ModelPlace]]:
+    for replica in pool.replicas:
+        if (now := told[replica.member.key].get(replica.place)) is not None:
+            for name in now.models.keys() | replica.stays | replica.leaving:
+                yield name, replica.model_place(name, now.models)

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slicewise.launcher.rules.autoscale.types import Scaling
 from slicewise.launcher.rules.gateway.types import Load
+from slicewise.launcher.rules.pools.placement import Placed
 from slicewise.launcher.rules.pools.types import Placement
 from slicewise.launcher.rules.turn.pool_models import READY, Member, Pool, is_ready, memory_mib
 from slicewise.launcher.rules.turn.slots import Phase, SlotId, order_of
@@ -64,11 +65,13 @@ class PoolCounts:
         kept: by ``tenant/service``.
         lacking: services whose models are asked and have no room.
         going: a replica that is given up once others have the models that are asked there.
+        placed: the models of the replicas that stay.
     """
 
     kept: Mapping[str, int]
     lacking: Sequence[str] = ()
     going: SlotId | None = None
+    placed: Placed = field(default_factory=lambda: Placed({}))
 
 
 def counts(pool: Pool, wanted: int, most: int) -> PoolCounts:
@@ -82,11 +85,11 @@ def counts(pool: Pool, wanted: int, most: int) -> PoolCounts:
     slots = (slot for member in pool.open_members for slot in member.slots)
     ready = sorted((s for s in slots if is_ready(s) and not s.is_replaced), key=order_of)
     placed, going = pool.placed_without(None), None
-    unplaced = placed.unplaced
+    stays, unplaced = placed, placed.unplaced
     if wanted < len(ready):
         last = ready[-1].id
-        if pool.placed_without(last).unplaced <= unplaced:
-            going = last
+        if (without := pool.placed_without(last)).unplaced <= unplaced:
+            going, stays = last, without
         wanted = len(ready) - (going is not None and _is_dispensable(pool, last))
     kept = _split(wanted, pool, unplaced)
     lacking = [member for member in pool.open_members if member.model in unplaced]
@@ -104,7 +107,7 @@ def counts(pool: Pool, wanted: int, most: int) -> PoolCounts:
             kept.subtract(_giving_way(pool, placed.models, kept) if starting.work.is_asked else ())
         if kept.total() < most:
             kept[starting.key] = max(1, kept[starting.key])
-    return PoolCounts(kept, tuple(member.key for member in lacking), going)
+    return PoolCounts(kept, tuple(member.key for member in lacking), going, stays)
 
 
 def _split(wanted: int, pool: Pool, unplaced: Collection[str]) -> Counter[str]:

@@ -67,7 +67,7 @@ def decide_pool(
     }
     plans = {key: _slot_plan(sight, decisions[key], pool, now_s) for key, sight in sights.items()}
     modes = {slot: mode for plan in plans.values() for slot, mode in plan.modes.items()}
-    shared = pool_models.shared(pool, modes, counts.going)
+    shared = pool_models.shared(pool, modes, counts.going, counts.placed)
     decided: dict[str, tuple[ServiceState, ServicePlan]] = {}
     for key, sight in sights.items():
         state = sight.state if memory is None else replace(sight.state, memory=memory)
@@ -215,8 +215,8 @@ def _sharing(
     others: Mapping[Endpoint, ServerMode] = shared.targets.get(key, {})
     serves = ServerMode.READY in others.values()
     failing = "" if serves else plan.route.failing
-    if not (serves or own) and (why := shared.refused.get(key)):
-        failing = note((f"no replica could load {sight.member.model}: {why}",))[:REASON_LENGTH]
+    if not (serves or own) and (whys := shared.refused[key]):
+        failing = note((f"no replica could load {sight.member.model}: {whys[-1]}",))[:REASON_LENGTH]
     route = replace(
         plan.route,
         targets={**own, **others},
