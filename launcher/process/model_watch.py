@@ -56,7 +56,8 @@ class _Report:
     def unchecked(self, now_s: float) -> Iterator[str]:
         """Yield models that are not to be tried now."""
         for model, (times, at_s) in self.again.items():
-            if now_s - at_s < min(_SELDOM_S * 2**times, _LONGEST_PAUSE_S):
+            # The power of a thousand is no float; the longest pause comes long before.
+            if now_s - at_s < min(_SELDOM_S * 2 ** min(times, 60), _LONGEST_PAUSE_S):
                 yield model
 
     def refused(self, now_s: float) -> Mapping[str, str]:

@@ -211,7 +211,9 @@ class Ends(NamedTuple):
     @property
     def pause_s(self) -> float:
         """Seconds for which it rests before it starts again: none after the first time."""
-        return min(2.0 ** (self.times - 2), _LONGEST_PAUSE_S) if self.times > 1 else 0.0
+        # So many times make the longest pause; the power of a thousand is no float.
+        times = min(self.times, 60)
+        return min(2.0 ** (times - 2), _LONGEST_PAUSE_S) if times > 1 else 0.0
 
     @property
     def rests_s(self) -> float:

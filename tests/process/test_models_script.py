@@ -188,6 +188,8 @@ def test_pauses_grow_to_a_bound_and_begin_anew_for_one_that_has_served_long():
     assert pauses_s == [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
     with patch("time.monotonic", lambda: 1e6 + sum(pauses_s) + 600):
         assert ends.one_more("ended with 1").pause_s == 0
+    # The power of so many is no float.
+    assert models.Ends(2000).pause_s == 300
 
 
 def is_gone(pid: int) -> bool:

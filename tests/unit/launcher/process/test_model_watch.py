@@ -266,6 +266,16 @@ async def test_a_model_that_fails_although_it_was_loaded_again_is_tried_less_and
     assert loads[1] - loads[0] == 1
 
 
+async def test_a_model_that_fails_each_hour_for_weeks_is_still_tried_each_hour():
+    pool = Pool()
+    pool.wants("a")
+    await pool.looks()
+    pool.server.broken = "a"
+    for hour in range(1, 1100):
+        await pool.looks(3600.0 * hour, times=1)
+    assert pool.heard(3600.0 * hour)[RUN].loads > 1090
+
+
 async def test_a_replica_of_which_a_model_has_failed_requests_is_asked_again_soon():
     pool = Pool()
     pool.wants("a")
