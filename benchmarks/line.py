@@ -72,8 +72,10 @@ class Line:
             settings = self._settings(self.place / name)
             settings.directory.mkdir()
             identity.create(settings)
-        (self.place / "replica.pem").symlink_to(self.place / "replica" / identity.KEY)
-        (self.place / "gateway.crt").symlink_to(self.place / "gateway" / "gateway.crt")
+        readonly = self.place / "readonly"
+        readonly.mkdir()
+        (readonly / "replica.pem").symlink_to(self.place / "replica" / identity.KEY)
+        (readonly / "gateway.crt").symlink_to(self.place / "gateway" / "gateway.crt")
         ports = " ".join(map(str, self.ports))
         (self.place / "server").write_text(f"{os.getpid()} {ports}\n")
         words = (sys.executable, door.__file__, "127.0.0.1", str(self.place), *self.engine.sockets)

@@ -280,8 +280,8 @@ def wake_s(site: Site, phase_s: float) -> Sequence[float]:
     infer(site.url)
     answered_s = time.time()
     log = (site.sandbox.layout.log / "launcher.log").read_text()
-    private = _private(site.sandbox.state.users[USER].uid)
-    files = (private / name for name in ("gateway.crt", "server", "http"))
+    readonly = _readonly(site.sandbox.state.users[USER].uid)
+    files = (readonly / "gateway.crt", *(readonly.parent / name for name in ("server", "http")))
     script_s, server_s, listens_s = (file.stat().st_mtime for file in files)
     released_s = decided_s(log, f"{TENANT}/{site.name}")
     return began_s, released_s, script_s, server_s, listens_s, answered_s
@@ -293,8 +293,8 @@ def decided_s(log: str, service: str) -> float:
     return datetime.fromisoformat(last).timestamp()
 
 
-def _private(uid: int) -> Path:
-    """Return the private directory of the user's replica: an argument of its door."""
+def _readonly(uid: int) -> Path:
+    """Return the folder that has the door of the user's replica."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_text().split("\0")

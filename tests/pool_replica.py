@@ -73,11 +73,11 @@ class Served:
 def _kept(engine: Engine, private: Path, cache: Path, repository: Path) -> subprocess.Popen[bytes]:
     """Start what finds models on the node, and wait until it has found the replica's own."""
     for name in ("weights.py", "pool_weights.py"):
-        shutil.copy(Path(models.__file__).with_name(name), private)
+        shutil.copy(Path(models.__file__).with_name(name), private / "readonly")
     words = (engine.sockets[0], engine.health_path, "0", cache, str(1 << 40), repository, OWN)
-    program = (sys.executable, private / "pool_weights.py", private, "own-service.7.0")
+    program = (sys.executable, private / "readonly" / "pool_weights.py", private, "own-service.7.0")
     keeper = subprocess.Popen((*program, *words), start_new_session=True)
-    until((private / "weights").exists)
+    until((private / "readonly" / "weights").exists)
     return keeper
 
 
@@ -87,11 +87,11 @@ def served(
 ) -> Iterator[Served]:
     """Start a replica whose repository is ``folder``'s models; its node may have a ``cache``."""
     repository, private = folder / "models", folder / "p"
-    private.mkdir()
-    (private / "replica.pem").write_text(replica_keys().pem.read_text())
+    (private / "readonly").mkdir(parents=True)
+    (private / "readonly" / "replica.pem").write_text(replica_keys().pem.read_text())
     gateway = (gateway_directory() / "gateway.crt").read_text()
-    (private / "gateway.crt").write_text(gateway)
-    (private / "models.py").write_text(Path(models.__file__).read_text())
+    (private / "readonly" / "gateway.crt").write_text(gateway)
+    (private / "readonly" / "models.py").write_text(Path(models.__file__).read_text())
     engine = ENGINES[engine_name]
     spec = service_spec(
         {
@@ -110,7 +110,10 @@ def served(
     assert start is not None
     seen_models, keeper = repository, None
     if cache is not None:
-        seen_models, keeper = private / "models", _kept(engine, private, cache, repository)
+        seen_models, keeper = (
+            private / "readonly" / "models",
+            _kept(engine, private, cache, repository),
+        )
     server = subprocess.Popen(
         ("bash", "-c", f"exec {start[1]}"),
         env=os.environ

@@ -4,8 +4,8 @@
 
 The server itself listens on unix sockets in PRIVATE, a directory that only its user may enter. A
 client from the network must show the gateway's certificate (``gateway.crt``); the door shows the
-replica's own (``replica.pem``). The replica's key never leaves PRIVATE. Bytes are passed on as they
-are.
+replica's own (``replica.pem``). Both lie in PRIVATE/readonly, which a server in a container can't
+change; the replica's key never leaves it. Bytes are passed on as they are.
 
 This file travels inside the batch script and runs on the node, beside the server, with nothing but
 Python 3.8 and its standard library. It is started before Slurm has allotted the ports: they are
@@ -14,7 +14,7 @@ written to PRIVATE's file ``server``, after the server's process id: one for eac
 A client that chooses the protocol START is told how long ago each step of the start was, as
 PRIVATE's file ``marks`` has it, by seconds that have passed, since the clocks of two hosts differ;
 then how much memory the server takes. It is told nothing else. One that chooses
-WEIGHTS is led to PRIVATE's ``weights.sock``, of ``pool_weights.py``, which greets it first.
+WEIGHTS is led to ``weights.sock`` there, of ``pool_weights.py``, which greets it first.
 
 SIGUSR1 makes it let in no more, and end once all clients have left.
 """
@@ -49,6 +49,7 @@ CURVE = "prime256v1"
 """The only group of TLS: of all groups a client would choose the largest, which takes 150 ms."""
 START, WEIGHTS = "slicewise-start", "slicewise-weights"
 """Names of ALPN."""
+READONLY = "readonly"
 MOST_MARKS_BYTES = 2048
 MOST_PROCESSES = 1000
 """Processes of a server whose memory is added up."""
@@ -117,7 +118,7 @@ class Door:
         """``most_files`` is how many files this process may have open."""
         self._context = context
         self._start = functools.partial(start_text, private)
-        self._weights = os.path.join(private, "weights.sock")  # noqa: PTH118
+        self._weights = os.path.join(private, READONLY, "weights.sock")  # noqa: PTH118
         self._most_files = most_files
         self._unknown: Counter[str] = Counter()
         self._turns: dict[str, asyncio.Semaphore] = {}
@@ -367,8 +368,8 @@ def context_of(private: str) -> ssl.SSLContext:
     """Return a TLS context that shows the replica's certificate and requires the gateway's."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(os.path.join(private, "replica.pem"))  # noqa: PTH118
-    context.load_verify_locations(os.path.join(private, "gateway.crt"))  # noqa: PTH118
+    context.load_cert_chain(os.path.join(private, READONLY, "replica.pem"))  # noqa: PTH118
+    context.load_verify_locations(os.path.join(private, READONLY, "gateway.crt"))  # noqa: PTH118
     context.verify_mode = ssl.CERT_REQUIRED
     context.set_ecdh_curve(CURVE)
     context.set_alpn_protocols(["h2", "http/1.1", START, WEIGHTS])

@@ -2,16 +2,17 @@
 
     python3 pool_weights.py PRIVATE ID SOCKET HEALTH_PATH BESIDE CACHE MOST_BYTES REPOSITORY MODEL
 
-PRIVATE/models is the server's repository: a folder for each model in REPOSITORY, with links to what
+PRIVATE/readonly has all that this program trusts: a server in a container can't change it. There
+``models`` is the server's repository: a folder for each model in REPOSITORY, with links to what
 lies there. While a model is loaded they lead to its copy in CACHE, if there is one that is as the
 model is (``weights.py``), else to REPOSITORY. So the server never loads what was not just compared,
 whatever becomes of this program. What it has loaded from a copy stays locked as long as it has it.
 
-Once the server may start, with its own MODEL, PRIVATE/weights has a line: ``hit SECONDS BYTES HOME
+Once the server may start, with its own MODEL, ``weights`` has a line: ``hit SECONDS BYTES HOME
 COPY`` or ``source SECONDS BYTES HOME WORD: REASON``. HOME is where the user's copies lie; ``-`` if
 nothing can be kept there: then this program ends. The job has copied BESIDE bytes before.
 
-Whoever loads another model connects to PRIVATE/weights.sock, is greeted by a line, writes one with
+Whoever loads another model connects to ``weights.sock``, is greeted by a line, writes one with
 the model and those that the server has, reads ``hit`` or ``source``, and ends the connection when
 the load is over. What was loaded from REPOSITORY is copied after that, one model at a time and not
 while one is loaded: no request waits for a copy. How each model came is said in the job's log.
@@ -91,18 +92,33 @@ class Links:
     def _lead(self, model: str, targets: dict[str, str]) -> None:
         folder = self._folder / model
         folder.mkdir(exist_ok=True)
-        links = {path.name: os.readlink(path) for path in folder.iterdir() if path.is_symlink()}  # noqa: PTH115 -- 3.8
-        for name in links.keys() - targets.keys():
-            (folder / name).unlink()
         new = self._folder.with_name(_NEW)
-        for name, target in targets.items():
-            if links.get(name) != target:
-                with suppress(FileNotFoundError):
-                    new.unlink()
-                new.symlink_to(target)
-                # A folder that the server has made there itself stays.
-                with suppress(IsADirectoryError):
-                    new.replace(folder / name)
+        # Without a container the server can put a link to another folder in its place.
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            links = _links_in(opened)
+            for name in links.keys() - targets.keys():
+                os.unlink(name, dir_fd=opened)
+            for name, target in targets.items():
+                if links.get(name) != target:
+                    with suppress(FileNotFoundError):
+                        new.unlink()
+                    new.symlink_to(target)
+                    # A folder that the server has made there itself stays.
+                    with suppress(IsADirectoryError):
+                        os.rename(new, name, dst_dir_fd=opened)
+        finally:
+            os.close(opened)
+
+
+def _links_in(opened: int) -> dict[str, str]:
+    """Return where the links in a folder lead, by name."""
+    links = {}
+    for name in os.listdir(opened):
+        # What is none can't be read as one.
+        with suppress(OSError):
+            links[name] = os.readlink(name, dir_fd=opened)
+    return links
 
 
 class LoadSource(NamedTuple):
@@ -131,8 +147,9 @@ class PoolWeights:
     def __init__(self, words: Sequence[str]) -> None:
         private, self._id, socket, self._health, beside, self._folder, *more = words
         most, repository, self._own = more
-        self._private, self._most_bytes, self._repository = Path(private), int(most), repository
-        self._server = self._private / socket
+        self._most_bytes, self._repository = int(most), repository
+        self._server = Path(private, socket)
+        self._private = Path(private, "readonly")
         self._links = Links(self._private / "models", Path(repository))
         self._turn, self._idle = asyncio.Lock(), asyncio.Event()
         self._loading: Counter[str] = Counter()

@@ -192,7 +192,7 @@ def _models_words(engine: Engine, spec: ServiceSpec, settings: StartSettings) ->
     # With pyxis the script's step already runs in the image.
     python = "python3" if spec.runtime == "pyxis" else shlex.quote(settings.python)
     own = map(shlex.quote, (spec.model, spec.name, BESIDE))
-    return (python, '"$private/models.py"', '"$private"', '"$models"', *own)
+    return (python, '"$private/readonly/models.py"', '"$private"', '"$models"', *own)
 
 
 def _brought(
@@ -300,7 +300,8 @@ def _own_network(engine: Engine, spec: ServiceSpec, python: str) -> tuple[str, .
     if not engine.loopback_port:
         return apart if engine.closes_network(spec) else ()
     socket = f'"$private/{engine.sockets[0]}"'
-    leads = (shlex.quote(python), '"$private/loopback.py"', socket, str(engine.loopback_port))
+    program = '"$private/readonly/loopback.py"'
+    leads = (shlex.quote(python), program, socket, str(engine.loopback_port))
     return (*apart, *leads)
 
 

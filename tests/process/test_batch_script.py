@@ -86,7 +86,9 @@ def started_words(own: EngineSettings, place: Path, *, engine: str, **change: ob
         )
         (place / name).chmod(0o755)
     program = f"{exported}\n{words.replace('with_private_shm ', '')}"
-    variables = {"models": f"{place}/it's m", "id": "chat.7.3", "private": "/tmp/p", "mark": "m"}
+    variables = {"models": f"{place}/it's m", "image": "/i.sif", "id": "chat.7.3"}
+    variables |= {"private": "/tmp/p", "mark": "m"}
+    Path(variables["models"]).mkdir(exist_ok=True)
     ran = subprocess.run(
         ("bash", "-uc", program),
         env=variables | {"PATH": f"{place}:{os.environ['PATH']}"},
@@ -110,9 +112,8 @@ VLLM_WORDS = [
 def test_vllm_is_started_with_its_names_and_the_model_s_options(tmp_path: Path):
     settings = EngineSettings(command=tmp_path / "a" / "server")
     told = {"engine": "vllm", "concurrency": 64, "gpus": 2}
-    model = str(tmp_path / "a" / "it's m" / "m")
     assert started_words(settings, tmp_path / "a", **told) == [
-        *("server", "serve", model, *VLLM_WORDS, "env=1")
+        *("server", "serve", "./m", *VLLM_WORDS, "env=1")
     ]
     (tmp_path / "b" / "it's m" / "m").mkdir(parents=True)
     (tmp_path / "b" / "it's m" / "m" / "vllm.yaml").touch()
@@ -120,8 +121,8 @@ def test_vllm_is_started_with_its_names_and_the_model_s_options(tmp_path: Path):
         EngineSettings(command=tmp_path / "b" / "server"), tmp_path / "b", name="m", **told
     )
     names = ["vision/m" if word == "vision/chat" else word for word in VLLM_WORDS if word != "chat"]
-    model = str(tmp_path / "b" / "it's m" / "m")
-    assert words == ["server", "serve", model, *names, "--config", f"{model}/vllm.yaml", "env=1"]
+    options = str(tmp_path / "b" / "it's m" / "m" / "vllm.yaml")
+    assert words == ["server", "serve", "./m", *names, "--config", options, "env=1"]
 
 
 def test_a_server_without_a_unix_socket_gets_a_network_of_its_own(tmp_path: Path):
@@ -131,7 +132,14 @@ def test_a_server_without_a_unix_socket_gets_a_network_of_its_own(tmp_path: Path
     words = started_words(settings, tmp_path / "a", **told)
     assert words[words.index("--tp-size") :][:4] == ["--tp-size", "2", "--pp-size", "1"]
     assert words[:9] == [
-        *("unshare", "--user", "--map-root-user", "--net", "/opt/py 3", "/tmp/p/loopback.py"),
+        *(
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "--net",
+            "/opt/py 3",
+            "/tmp/p/readonly/loopback.py",
+        ),
         *("/tmp/p/http.sock", "30000", "/opt/sglang/bin/sglang"),
     ]
     assert words[words.index("--weight-version") :][:6] == [
@@ -187,7 +195,7 @@ def test_a_llama_server_that_reads_images_reaches_no_network_unless_its_service_
     apart, images = "unshare --user --map-root-user --net", {"LLAMA_ARG_MMPROJ": "/m/mmproj.gguf"}
     assert f"{apart} {tmp_path}/server " in line(environment=images)
     inside = line(environment=images, runtime="apptainer", image="/i.sif")
-    assert inside.index(" /i.sif ") < inside.index(f"{apart} /app/llama-server ")
+    assert inside.index(' "$image" ') < inside.index(f"{apart} /app/llama-server ")
     assert "unshare" not in line(environment=images, media_domains="*")
     assert "unshare" not in line(environment={"LLAMA_ARG_CTX_SIZE": "9"})
 
@@ -260,7 +268,8 @@ def test_a_server_that_would_cut_off_its_requests_ends_once_its_clients_have_lef
         stays() {{ touch "$private/$1"; while :; do sleep 0.05; done; }}
         (trap 'sleep 0.5; echo door left; exit' USR1; stays open) & door=$!
         (trap 'echo server told; exit' INT; stays up) & server=$!
-        echo "$door" >"$private/door"; echo "$server" >"$pid_file"
+        mkdir "$private/readonly"
+        echo "$door" >"$private/readonly/door"; echo "$server" >"$pid_file"
         until [ -e "$private/open" ] && [ -e "$private/up" ]; do sleep 0.02; done
         end "its lease ends" 0 60
         wait "$door" "$server"
@@ -283,7 +292,8 @@ def test_a_door_that_has_closed_by_itself_is_no_failure(tmp_path: Path):
         python3() {{ return "$code"; }}
         say() {{ echo "$@"; }}
         sleep 60 & server=$!
-        echo "$server" >"$pid_file"; echo "a word" >"$private/words"
+        mkdir "$private/readonly"
+        echo "$server" >"$pid_file"; echo "a word" >"$private/readonly/words"
         {keep}
         for code in 0 1; do keep_door; done
         kill "$server"

@@ -105,8 +105,10 @@ class Opened:
         )
         self._argv = (*limited, sys.executable, "-c", START, words, address, str(private), *SOCKETS)
         self.keys = replica_keys()
-        (private / "replica.pem").write_text(self.keys.pem.read_text())
-        (private / "gateway.crt").write_text((gateway_directory() / "gateway.crt").read_text())
+        readonly = private / "readonly"
+        readonly.mkdir(exist_ok=True)
+        (readonly / "replica.pem").write_text(self.keys.pem.read_text())
+        (readonly / "gateway.crt").write_text((gateway_directory() / "gateway.crt").read_text())
         self._insides: list[Inside] = []
         if has_started:
             self.start_inside()
@@ -302,7 +304,7 @@ def loading(opened: Opened) -> ssl.SSLSocket:
 def test_who_loads_a_model_comes_to_what_finds_it_on_the_node(
     opened: Opened, tmp_path: Path
 ) -> None:
-    inside = Inside(tmp_path / "weights.sock")
+    inside = Inside(tmp_path / "readonly" / "weights.sock")
     try:
         with loading(opened) as client:
             assert client.selected_alpn_protocol() == door.WEIGHTS

@@ -500,14 +500,27 @@ def test_a_replica_of_a_pool_finds_its_models_by_links(
         for word in words(told, "tritonserver")
         if word.startswith("--model-repository=")
     )
-    assert links.name == "models"
+    *_, private, readonly, name = links.parts
+    assert (readonly, name) == ("readonly", "models")
     # All that it is and does goes with the job.
-    assert not links.parent.exists()
-    assert not [p for p in processes() if str(links.parent) in p]
+    assert not links.parents[1].exists()
+    assert not [p for p in processes() if private in p]
     if container:
         home = f"{cache}/{os.geteuid()}"
         mounts = "\n".join(words(told, "srun"))
-        assert f"{told}/models:{told}/models,{home}:{home}:ro,{links.parent}:" in mounts
+        assert f"{told}/models:{told}/models,{home}:{home}:ro,{links.parents[1]}:" in mounts
+
+
+@pytest.mark.parametrize("container", IMAGES[1:])
+def test_a_container_cannot_change_what_the_job_runs_outside_of_it(
+    told: Path, container: dict[str, object]
+):
+    run(told, **container)
+    told_of = ("srun",) if container["runtime"] == "pyxis" else ("environment",)
+    mounts = "\n".join(line for program in told_of for line in words(told, program))
+    (private,) = set(re.findall(r"[=,]([^:=,]+slicewise-replica\.\w+):", mounts))
+    # The later one lies over the one before.
+    assert f"{private}:{private},{private}/readonly:{private}/readonly:ro," in mounts
 
 
 def processes() -> Iterator[str]:

@@ -33,9 +33,10 @@ class Node:
         self.repository, self.cache, self.private = (place / name for name in ("r", "c", "p"))
         self.cache.mkdir()
         self.cache.chmod(0o1777)
-        self.private.mkdir()
+        self.readonly = self.private / "readonly"
+        self.readonly.mkdir(parents=True)
         for name in ("weights.py", "pool_weights.py"):
-            shutil.copy(SCRIPTS / name, self.private)
+            shutil.copy(SCRIPTS / name, self.readonly)
         for model in (OWN, OTHER):
             self.write(model, f"weights of {model}")
         self.log = place / "log"
@@ -49,10 +50,10 @@ class Node:
 
     def start(self, most: int = MUCH) -> subprocess.Popen[bytes]:
         """Start it as a replica's script does; wait until the server may start."""
-        (self.private / "weights").unlink(missing_ok=True)
+        (self.readonly / "weights").unlink(missing_ok=True)
         with self.log.open("ab") as log:
             words = ("http", "/ready", "0", str(self.cache), str(most), str(self.repository), OWN)
-            program = str(self.private / "pool_weights.py")
+            program = str(self.readonly / "pool_weights.py")
             kept = subprocess.Popen(
                 (sys.executable, program, str(self.private), "chat.7.3", *words),
                 stdout=log,
@@ -60,11 +61,11 @@ class Node:
                 start_new_session=True,
             )
         self._kept.append(kept)
-        until((self.private / "weights").exists)
+        until((self.readonly / "weights").exists)
         return kept
 
     def told(self) -> list[str]:
-        return (self.private / "weights").read_text().split(maxsplit=4)
+        return (self.readonly / "weights").read_text().split(maxsplit=4)
 
     def serve(self) -> None:
         """Let the server be fit: it has loaded its own model."""
@@ -87,7 +88,7 @@ class Node:
         """From where it is loaded, while it is, beside those that the server has."""
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(PATIENCE_S)
-            until(lambda: client.connect_ex(str(self.private / "weights.sock")) == 0)
+            until(lambda: client.connect_ex(str(self.readonly / "weights.sock")) == 0)
             answers = client.makefile("rb")
             greeting = answers.readline()
             assert 0 < len(greeting) < MOST_BYTES
@@ -97,7 +98,7 @@ class Node:
 
     def seen(self, model: str) -> Path:
         """Where the server finds the model's weights."""
-        return (self.private / "models" / model / "1" / "w").resolve()
+        return (self.readonly / "models" / model / "1" / "w").resolve()
 
     def is_home(self, model: str) -> bool:
         return self.seen(model) == self.repository / model / "1" / "w"
@@ -248,7 +249,7 @@ def test_models_that_come_and_go_do_so_for_the_server(node: Node):
     with node.loading("later", OWN) as outcome:
         assert (outcome, node.is_home("later")) == ("source", True)
     # A model whose files have gone: what leads nowhere would keep Triton from naming any model.
-    assert {path.name for path in (node.private / "models").iterdir()} == {OWN, "later"}
+    assert {path.name for path in (node.readonly / "models").iterdir()} == {OWN, "later"}
     with node.loading(OTHER, OWN) as outcome:
         assert outcome == "source"
     assert node.brought()[-1] == (OTHER, "source")
@@ -340,7 +341,7 @@ def test_what_is_no_load_is_sent_away(node: Node):
     for line in (b"\n", b"../other own\n", b"\xff\n"):
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(PATIENCE_S)
-            until(lambda to=client: to.connect_ex(str(node.private / "weights.sock")) == 0)
+            until(lambda to=client: to.connect_ex(str(node.readonly / "weights.sock")) == 0)
             client.sendall(line)
             answers = client.makefile("rb")
             assert answers.readline()

@@ -210,9 +210,11 @@ def test_each_rank_has_the_variables_and_a_directory_of_its_own(
     assert leaders == {("127.0.0.1", "127.0.0.1")}
     if container.get("runtime") == "apptainer":
         bound = [one["APPTAINER_BIND"].split(",") for one in ranks]
-        assert all(len(places) == 2 for places in bound)
+        assert all(len(places) == 3 for places in bound)
         private = [Path(one["TMPDIR"]).parent for one in ranks]
-        assert [places[0] for places in bound] == list(map(str, private))
+        assert [places[:2] for places in bound] == [
+            [f"{place}:{place}", f"{place}/readonly:{place}/readonly:ro"] for place in private
+        ]
 
 
 def test_an_interface_is_what_ranks_reach_each_other_by(told: Path) -> None:

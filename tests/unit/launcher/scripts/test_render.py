@@ -225,7 +225,7 @@ def test_a_script_starts_the_service_s_engine():
     spec = service_spec(VALUES).model_copy(update={"engine": "other"})
     text = service_script(spec, TRITON, GATEWAY)
     assert "--resv-ports=1 " in text
-    assert '"$private/door.py" "$address" "$private" one 2>' in text
+    assert '"$private/readonly/door.py" "$address" "$private" one 2>' in text
     assert 'kill -TERM "$server"' in text
     assert 'say "Other ended with $code"' in text
 
@@ -381,12 +381,14 @@ def test_servers_for_each_model_are_started_by_a_program_in_the_script():
     assert "models.py" not in alone + script(pool="small")
     pooled = script(engine="llamacpp", pool="small", environment={"A": "b"})
     assert Path(models.__file__).read_text().strip() in pooled
-    first = pooled.index('python3 "$private/models.py" "$private" "$models" m ')
+    first = pooled.index('python3 "$private/readonly/models.py" "$private" "$models" m ')
     # Each server reads its own environment.
     assert first < pooled.index("sh -c", first) < pooled.index("triton server", first)
     image = {"runtime": "apptainer", "image": "/images/llama.sif"}
     outside = script(engine="llamacpp", pool="small", **image)
-    assert outside.index('"$private/models.py" "$private"') < outside.index("apptainer exec")
+    assert outside.index('"$private/readonly/models.py" "$private"') < outside.index(
+        "apptainer exec"
+    )
 
 
 def brought_words(what: str, **change: object) -> list[str]:
