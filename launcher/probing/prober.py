@@ -41,7 +41,7 @@ from slicewise.launcher.rules.engines.engine import (
 from slicewise.launcher.rules.engines.least_versions import LEAST_VERSIONS, is_too_old, upgrade
 from slicewise.launcher.rules.engines.load import EngineLoad
 from slicewise.launcher.rules.engines.statistics import Answered, Counts
-from slicewise.launcher.rules.pools.server_memory import server_memory
+from slicewise.launcher.rules.pools.server_memory import MEMORY, server_memory
 from slicewise.launcher.rules.pools.types import ReplicaModels
 from slicewise.launcher.rules.probing import pool_loads
 from slicewise.launcher.rules.probing.http_answer import HEAD_BYTES, Head, parse_head, parse_size
@@ -258,7 +258,7 @@ async def _ready(gateway: Path, peer: "_Peer", answer: Answer) -> Answer:
     """Return the answer of a replica that says it is ready, once it has shown that."""
     replica, loaded_s = peer.replica, wall_s()
     # Meanwhile: no start takes longer since it is timed.
-    marks = asyncio.create_task(_marks(gateway, replica))
+    marks = asyncio.create_task(_told(gateway, replica, PROTOCOL))
     try:
         # Before the inference, whose answer is not read to its end.
         too_old = await _too_old(peer)
@@ -277,16 +277,16 @@ async def _ready(gateway: Path, peer: "_Peer", answer: Answer) -> Answer:
         marks.cancel()
 
 
-async def _marks(gateway: Path, replica: Replica) -> tuple[bytes, float]:
-    """Ask a replica's door what its script has marked, and say when; b"" if it does not tell."""
+async def _told(gateway: Path, replica: Replica, protocol: str) -> tuple[bytes, float]:
+    """Ask a replica's door what a protocol tells, and say when; b"" if it does not tell."""
     try:
-        tls_context = context(gateway, replica.certificate, PROTOCOL)
+        tls_context = context(gateway, replica.certificate, protocol)
         async with (
             asyncio.timeout(DEADLINE_S),
             connected(replica.address, replica.port, tls_context, MOST_BYTES) as tls,
         ):
             # A door of an earlier version leads to the server, which would wait for a request.
-            text = await tls.rest(MOST_BYTES) if tls.protocol == PROTOCOL else b""
+            text = await tls.rest(MOST_BYTES) if tls.protocol == protocol else b""
             return text, wall_s()
     except (TooLongError, *_NO_ANSWER):
         return b"", 0.0
@@ -383,7 +383,7 @@ async def fit_models(gateway: Path, replica: Replica) -> ReplicaModels | None:
         model = min(lacking, default=None)
         models = await _with(gateway, peer, engine, ready, model) if model else ReplicaModels(ready)
         is_known = not (leaving or models.refused)
-        text, _ = await _marks(gateway, replica) if is_known else (b"", 0.0)
+        text, _ = await _told(gateway, replica, MEMORY) if is_known else (b"", 0.0)
         return replace(models, answered=answered, memory=server_memory(text))
     except _NO_ANSWER:
         return None

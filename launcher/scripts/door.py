@@ -12,9 +12,10 @@ Python 3.8 and its standard library. It is started before Slurm has allotted the
 written to PRIVATE's file ``server``, after the server's process id: one for each SOCKET.
 
 A client that chooses the protocol START is told how long ago each step of the start was, as
-PRIVATE's file ``marks`` has it, by seconds that have passed, since the clocks of two hosts differ;
-then how much memory the server takes. It is told nothing else. One that chooses
-WEIGHTS is led to ``weights.sock`` there, of ``pool_weights.py``, which greets it first.
+PRIVATE's file ``marks`` has it, by seconds that have passed, since the clocks of two hosts differ.
+One that chooses MEMORY is told how much memory the server takes. Both are told nothing else. One
+that chooses WEIGHTS is led to PRIVATE/readonly's ``weights.sock``, of ``pool_weights.py``, which
+greets it first.
 
 SIGUSR1 makes it let in no more, and end once all clients have left.
 """
@@ -30,7 +31,6 @@ import ssl
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 
 HANDSHAKE_S = 5
 """Seconds that a client may take to show its certificate."""
@@ -47,7 +47,7 @@ REFUSED_S = 0.5
 a millisecond from all clients."""
 CURVE = "prime256v1"
 """The only group of TLS: of all groups a client would choose the largest, which takes 150 ms."""
-START, WEIGHTS = "slicewise-start", "slicewise-weights"
+START, MEMORY, WEIGHTS = "slicewise-start", "slicewise-memory", "slicewise-weights"
 """Names of ALPN."""
 READONLY = "readonly"
 MOST_MARKS_BYTES = 2048
@@ -66,10 +66,10 @@ class Half(asyncio.Protocol):
     other: "Half"
     transport: asyncio.Transport
 
-    def __init__(self, halves: "set[Half]", start: Callable[[], bytes]) -> None:
-        """``halves`` are all that are open; ``start`` returns what clients hear of the start."""
+    def __init__(self, halves: "set[Half]", private: str) -> None:
+        """``halves`` are all that are open; ``private`` has what clients hear of."""
         self._there = halves
-        self._start = start
+        self._private = private
 
     @property
     def is_open(self) -> bool:
@@ -89,8 +89,17 @@ class Half(asyncio.Protocol):
         self._there.add(self)
         transport.set_write_buffer_limits(_MOST_BYTES)
         if self.protocol == START:
-            transport.write(self._start())
+            transport.write(start_text(self._private))
             transport.close()
+        elif self.protocol == MEMORY:
+            # A driver may take seconds: meanwhile others are answered.
+            looking = asyncio.get_running_loop().run_in_executor(None, memory_text, self._private)
+            looking.add_done_callback(self._tell)
+
+    def _tell(self, looked: "asyncio.Future[bytes]") -> None:
+        if self.is_open:
+            self.transport.write(looked.result())
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Pass bytes on to the other half."""
@@ -117,7 +126,7 @@ class Door:
     def __init__(self, context: ssl.SSLContext, most_files: int, private: str) -> None:
         """``most_files`` is how many files this process may have open."""
         self._context = context
-        self._start = functools.partial(start_text, private)
+        self._private = private
         self._weights = os.path.join(private, READONLY, "weights.sock")  # noqa: PTH118
         self._most_files = most_files
         self._unknown: Counter[str] = Counter()
@@ -218,7 +227,7 @@ class Door:
         replica. A server that has not taken a connection yet starts: the client waits for it.
         """
         loop = asyncio.get_running_loop()
-        inner, outer = Half(self._there, self._start), Half(self._there, self._start)
+        inner, outer = Half(self._there, self._private), Half(self._there, self._private)
         inner.other, outer.other = outer, inner
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -248,7 +257,7 @@ class Door:
         # The server's half goes without the client.
         inner.other = inner
         inner.transport.close()
-        keeper = Half(self._there, self._start)
+        keeper = Half(self._there, self._private)
         keeper.other, outer.other = outer, keeper
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: keeper, self._weights)
@@ -291,8 +300,12 @@ def start_text(private: str) -> bytes:
     except (OSError, ValueError):
         # There is none, or the script has written half a line: what was read before counts.
         pass
-    lines.append(f"memory {host_mib(private)} {gpu_mib()}")
     return "".join(line + "\n" for line in lines).encode("ascii")
+
+
+def memory_text(private: str) -> bytes:
+    """Return how much memory the server takes, of the node and of MIG instances, in MiB."""
+    return f"memory {host_mib(private)} {gpu_mib()}\n".encode("ascii")
 
 
 def host_mib(private: str) -> int:
@@ -302,7 +315,7 @@ def host_mib(private: str) -> int:
     """
     total_kib = 0
     try:
-        with open(os.path.join(private, "server"), encoding="ascii") as file:  # noqa: PTH118, PTH123
+        with open(os.path.join(private, "server"), encoding="ascii", errors="replace") as file:  # noqa: PTH118, PTH123
             processes = [file.read().split()[0]]
     except (OSError, IndexError):
         return 0
@@ -313,8 +326,8 @@ def host_mib(private: str) -> int:
                     int(line.split()[1]) for line in file if line.startswith("RssAnon")
                 )
             tasks = os.listdir(f"/proc/{process}/task")  # noqa: PTH208
-        except OSError:
-            continue  # It has just ended.
+        except (OSError, ValueError):
+            continue  # It has just ended, or is none: the server can write to that file.
         for task in tasks:
             try:
                 with open(f"/proc/{process}/task/{task}/children", encoding="ascii") as file:  # noqa: PTH123
@@ -372,7 +385,7 @@ def context_of(private: str) -> ssl.SSLContext:
     context.load_verify_locations(os.path.join(private, READONLY, "gateway.crt"))  # noqa: PTH118
     context.verify_mode = ssl.CERT_REQUIRED
     context.set_ecdh_curve(CURVE)
-    context.set_alpn_protocols(["h2", "http/1.1", START, WEIGHTS])
+    context.set_alpn_protocols(["h2", "http/1.1", START, MEMORY, WEIGHTS])
     return context
 
 

@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+MEMORY = "slicewise-memory"
+"""The name by which ALPN calls what a door is asked for."""
 _MEMORY = re.compile(rb"^memory ([0-9]{1,9}) ([0-9]{1,9})$", re.MULTILINE)
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from slicewise.cluster.language.starts import Weights
+from slicewise.launcher.rules.pools.server_memory import MEMORY
 from slicewise.launcher.rules.probing.start_marks import PROTOCOL, marks_s, weights
 from slicewise.launcher.scripts import door
 
@@ -56,4 +57,4 @@ def test_where_the_weights_were_is_told_in_words_and_bytes_that_are_known(
 
 
 def test_door_and_launcher_mean_the_same_protocol():
-    assert door.START == PROTOCOL
+    assert (door.START, door.MEMORY) == (PROTOCOL, MEMORY)
