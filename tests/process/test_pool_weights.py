@@ -255,6 +255,15 @@ def test_models_that_come_and_go_do_so_for_the_server(node: Node):
     assert node.brought()[-1] == (OTHER, "source")
 
 
+def test_a_link_in_the_place_of_a_model_s_folder_is_not_followed(node: Node, tmp_path: Path):
+    """A server without a container can put one there."""
+    (node.readonly / "models").mkdir()
+    (node.readonly / "models" / OTHER).symlink_to(tmp_path)
+    node.start()
+    assert node.told()[0] == "source"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_whoever_ends_it_within_a_load_leaves_nothing_to_be_loaded_unseen(node: Node):
     kept = node.start()
     node.serve()
