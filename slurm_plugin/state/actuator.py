@@ -83,7 +83,7 @@ class Actuator:
         The tags are read again: the look in ``jobs`` may be older than the last change of them. A
         slot that Slurm refuses to change starts where Slurm likes.
         """
-        if not concerns(release, jobs):
+        if not concerns(release, jobs, nodes):
             return True
         array = release.array_job_id
         now = await self._slurm.tasks({array})

@@ -35,7 +35,11 @@ from slicewise.slurm_plugin.rules.quota.types import Policy
 from slicewise.slurm_plugin.rules.reclaim.given_way import GaveWay, gave_way
 from slicewise.slurm_plugin.rules.reclaim.requeues import Requeues
 from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED, Barred
-from slicewise.slurm_plugin.rules.services.avoidance import Release, waits_too_long
+from slicewise.slurm_plugin.rules.services.avoidance import (
+    Release,
+    lacking_weights,
+    waits_too_long,
+)
 from slicewise.slurm_plugin.rules.services.eviction import Evictions
 from slicewise.slurm_plugin.rules.services.leases import LeaseEnd, SlotRunKey, with_end
 from slicewise.slurm_plugin.rules.services.pace import PACE, Pace, is_moving, waits
@@ -144,6 +148,7 @@ class ClusterState:
         self._notes: dict[int, str] = {}
         self._followed: frozenset[int] = frozenset()
         self._avoids_due_s: dict[int, float] = {}
+        self._for_weights: frozenset[int] = frozenset()
         self._throttles_read_s = float("-inf")
         self._orders: Mapping[tuple[str, str], ServiceOrder] = {}
         self._ends: Mapping[SlotRunKey, LeaseEnd] = {}
@@ -450,7 +455,7 @@ class ClusterState:
             }
             self._notes[array_job_id] = plan.note or note
             self.kept_back = {**self.kept_back, array_job_id: plan.kept_back}
-            await self._avoid(Release(array_job_id, plan.release, avoid))
+            await self._avoid(self._release(service, plan.release, avoid))
             if plan.requeue_hold:
                 # Its owner may have cancelled the array since the look.
                 beside = living_slots(service) - plan.requeue_hold
@@ -656,7 +661,7 @@ class ClusterState:
         An array whose slots could not be changed is tried again later, not at each look.
         """
         now_s = time.monotonic()
-        late = waits_too_long(self.jobs, self._seen.at_s)
+        late = waits_too_long(self.jobs, self._seen.at_s, self._for_weights)
         self._avoids_due_s = {a: due_s for a, due_s in self._avoids_due_s.items() if a in late}
         arrays = {service.array_job_id for service in self.view.services}.difference(cancelled)
         for array in sorted(arrays & late.keys()):
@@ -691,6 +696,20 @@ class ClusterState:
             await self._actuator.unthrottle(arrays, felt & arrays - folded_tasks(self.jobs).keys())
         except SlicewiseError as error:
             report_failure("throttles_not_read", error)
+
+    def _release(
+        self, service: ServiceView, slots: frozenset[int], avoid: Sequence[str]
+    ) -> Release:
+        """Keep slots off the nodes on which replicas fail, else off those without their weights."""
+        release = Release(service.array_job_id, slots, avoid)
+        if not slots:
+            return release
+        self._for_weights -= {service.array_job_id}
+        (told,) = self.service_reports.starts((service,))
+        seen = (self.view.services, self.jobs, self.nodes)
+        others = () if avoid else lacking_weights(release, told.starts, *seen)
+        self._for_weights |= {service.array_job_id} if others else frozenset()
+        return replace(release, avoid=avoid or others)
 
     async def _avoid(self, release: Release) -> bool:
         return await self._actuator.avoid(release, self.jobs, self.nodes)

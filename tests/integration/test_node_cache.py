@@ -31,7 +31,7 @@ model = "tiny"
 profile = "1g.18gb"
 max_replicas = 1
 concurrency = 4
-keep_alive_s = 600
+keep_alive_s = {keep_alive_s}
 memory_mib = 512
 """
 QUESTION = {"model": "tiny", "prompt": "a", "max_tokens": 12, "temperature": 0, "seed": 1}
@@ -39,6 +39,8 @@ QUESTION = {"model": "tiny", "prompt": "a", "max_tokens": 12, "temperature": 0, 
 
 class Kept:
     """A service of bob's at a site that keeps models in a folder of its nodes."""
+
+    keep_alive_s = 600
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
@@ -63,7 +65,8 @@ class Kept:
 
     def apply(self) -> None:
         file = self._home / "kept.toml"
-        file.write_text(FILE.format(models=json.dumps(str(self.models))))
+        words = {"models": json.dumps(str(self.models)), "keep_alive_s": self.keep_alive_s}
+        file.write_text(FILE.format(**words))
         self.slicewise("service", "apply", str(file))
 
     async def answer(self, service: str = SERVICE) -> str:
@@ -182,6 +185,40 @@ async def test_no_other_tenants_user_reads_it(kept: Kept) -> None:
     assert readers["bob"].returncode == 0
     assert readers["alice"].returncode != 0
     assert "Permission denied" in readers["alice"].stderr
+
+
+def test_a_start_prefers_a_node_that_has_the_model(kept: Kept) -> None:
+    """Slurm would give it gpu03, the first of both that are free."""
+    sandbox = kept.sandbox
+    sandbox.run("bob", ("slicewise", "service", "delete", SERVICE, "--now"))
+    until(lambda: SERVICE not in services(sandbox))
+    node = ("scontrol", "update", "NodeName=gpu03")
+    runs = ("squeue", "--noheader", "--name=kept", "--states=running,completing")
+    on_gpu04 = ("squeue", "--noheader", "--nodelist=gpu04", "--states=running")
+
+    def wake(count: int) -> str:
+        """The node of a start; afterwards the service sleeps again."""
+        asyncio.run(kept.answer())
+        (*_, start) = until(lambda: kept.ready_starts(count))
+        until(lambda: not sandbox.run("root", runs).stdout)
+        return str(start["node"])
+
+    sandbox.run("root", (*node, "State=DRAIN", "Reason=test"))
+    try:
+        kept.keep_alive_s = 1
+        kept.apply()
+        until_routed(sandbox, SERVICE)
+        nodes = [wake(1)]
+    finally:
+        sandbox.run("root", (*node, "State=RESUME"))
+    nodes.append(wake(2))
+    takes = ("sbatch", "--gres=gpu:1g.18gb:1", "--nodelist=gpu04", "--output=/dev/null")
+    for _ in range(3):
+        sandbox.run("bob", (*takes, "--wrap=sleep 900"))
+    until(lambda: len(sandbox.run("root", on_gpu04).stdout.splitlines()) == 3)
+    nodes.append(wake(3))
+    sandbox.run("bob", ("scancel", "--name=wrap"))
+    assert nodes == ["gpu04", "gpu04", "gpu03"]
 
 
 POOL = ("kept-a", "kept-b")

@@ -11,6 +11,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 from builders.nodes import a_node
+from builders.service_views import a_report
 from builders.tenants import policy_of, tenant
 from stand_ins.scripted import DOWN, ScriptedSlurm, desire, job, sync_of
 
@@ -22,8 +23,9 @@ from slicewise.cluster.language.errors import (
 )
 from slicewise.cluster.language.jobs import JobState, JobView, NodeView, StepView
 from slicewise.cluster.language.slurm.interface import JobChange, Target
+from slicewise.cluster.language.starts import StartTrace, Weights
 from slicewise.cluster.language.units import Millislices
-from slicewise.cluster.rpc.messages import SlotView
+from slicewise.cluster.rpc.messages import ServiceReportRequest, SlotView
 from slicewise.slurm_plugin.rules.admission.snapshot import Living
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos
 from slicewise.slurm_plugin.rules.round.barred import Barred, BarredJob
@@ -869,6 +871,54 @@ async def test_a_slot_is_kept_off_a_node_before_it_is_released() -> None:
     ]
     assert other in more
     assert (other_slots, last) == ([1], ("release", [0, 1]))
+
+
+def report_copied(cluster_state: ClusterState, node: str) -> None:
+    """As the launcher reports a start on the node that copied its model there."""
+    start = StartTrace(814, 0, {}, "ready", Weights("copied", 9), node)
+    told = a_report(tenant="vision", name="bert", starts=(start,))
+    cluster_state.service_reports.take(ServiceReportRequest(services=(told,)))
+
+
+async def test_a_slot_is_released_to_a_node_with_its_weights_by_one_change_of_its_list() -> None:
+    slurm = with_nodes(ScriptedSlurm(job(0)))
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    report_copied(cluster_state, "gpu02")
+    await desire(cluster_state, 814, frozenset({0}))
+    own = JobChange(excluded_nodes=frozenset({"gpu01"}), admin_comment=AVOIDS)
+    assert slurm.actions == [(f"update {own}", [0]), ("release", [0])]
+    # At the next release nothing but that is asked of Slurm.
+    slurm.shown, slurm.excluded = (job(0, admin_comment=AVOIDS),), {900: frozenset({"gpu01"})}
+    await cluster_state.turn()
+    slurm.done.clear()
+    await desire(cluster_state, 814, frozenset({0}))
+    assert [done[0] for done in slurm.done] == ["release"]
+
+
+async def test_nodes_on_which_replicas_fail_are_avoided_rather_than_those_without_weights() -> None:
+    slurm = with_nodes(ScriptedSlurm(job(0)))
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    report_copied(cluster_state, "gpu01")
+    await desire(cluster_state, 814, frozenset({0}), avoid=("gpu01",))
+    own = JobChange(excluded_nodes=frozenset({"gpu01"}), admin_comment=AVOIDS)
+    assert slurm.actions == [(f"update {own}", [0]), ("release", [0])]
+
+
+@pytest.mark.parametrize("node", ["gpu02", "gpu03"])
+async def test_a_slot_that_waits_for_its_weights_may_soon_start_anywhere(node: str) -> None:
+    """gpu03 is gone: its list is as a minute's wait for another reason has left it."""
+    slurm = with_nodes(ScriptedSlurm(job(0)))
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    report_copied(cluster_state, node)
+    await desire(cluster_state, 814, frozenset({0}))
+    slurm.done.clear()
+    since_s = int(cluster_state.slurm_s) - 6
+    slurm.shown, slurm.excluded = (replace(WAITS, eligible_s=since_s),), {900: frozenset({"gpu01"})}
+    await cluster_state.turn()
+    assert bool(slurm.actions) is (node == "gpu02")
 
 
 async def test_a_slot_that_finds_no_other_node_soon_may_start_anywhere() -> None:

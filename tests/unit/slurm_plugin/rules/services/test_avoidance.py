@@ -2,20 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from builders.nodes import a_node
+from builders.service_views import a_service, slots_in
 from hypothesis import given
 from hypothesis import strategies as st
 from stand_ins.scripted import job
 
 from slicewise.cluster.language.jobs import JobState, JobTag, JobView, NodeView
 from slicewise.cluster.language.slurm.interface import JobChange, Tasks
+from slicewise.cluster.language.starts import StartClass, StartState, StartTrace, Weights
 from slicewise.slurm_plugin.rules.services.avoidance import (
+    FOR_WEIGHTS_S,
     LONGEST_S,
     Release,
     avoidance_changes,
     concerns,
+    lacking_weights,
     waits_too_long,
 )
 
@@ -107,13 +112,117 @@ def test_of_others_and_of_what_runs_nothing_is_changed():
     assert changed(WHOLE, avoid=("gpu01",), excluded={7: NONE}) == {}
 
 
-def test_slurm_is_asked_only_where_a_node_is_or_was_avoided():
-    slots = frozenset({0})
-    assert not concerns(Release(814, frozenset(), ("gpu01",)), [WHOLE])
-    assert not concerns(Release(814, slots), [WHOLE])
-    assert concerns(Release(814, slots, ("gpu01",)), [WHOLE])
-    assert concerns(Release(814, slots), [job(0, admin_comment=f"{AVOIDS}gpu01")])
-    assert not concerns(Release(814, slots), [job(1, admin_comment=f"{AVOIDS}gpu01")])
+def test_slurm_is_asked_only_where_a_slot_is_to_avoid_other_nodes_than_it_does():
+    def asks(slots: frozenset[int], avoid: tuple[str, ...], one: JobView) -> bool:
+        return concerns(Release(814, slots, avoid), [one], NODES)
+
+    slots, avoiding = frozenset({0}), job(0, admin_comment=f"{AVOIDS}gpu01")
+    assert not asks(frozenset(), ("gpu01",), WHOLE)
+    assert not asks(slots, (), WHOLE)
+    assert asks(slots, ("gpu01",), WHOLE)
+    assert asks(slots, (), avoiding)
+    assert asks(slots, ("gpu02",), avoiding)
+    assert not asks(slots, ("gpu01",), avoiding)
+    assert asks(slots, ("gpu01",), replace(avoiding, reason="BadConstraints"))
+    assert not asks(slots, (), job(1, admin_comment=f"{AVOIDS}gpu01"))
+
+
+def start(
+    node: str = "gpu02",
+    start_class: StartClass = "copied",
+    size: int | None = 9,
+    state: StartState = "ready",
+    array: int = 814,
+) -> StartTrace:
+    return StartTrace(array, 0, {}, state, Weights(start_class, size), node)
+
+
+def lacking(
+    *traces: StartTrace,
+    nodes: tuple[NodeView, ...] = NODES[:2],
+    waiting: int = 0,
+    slots: frozenset[int] = frozenset({0}),
+    one: JobView = WHOLE,
+) -> tuple[str, ...]:
+    services = [a_service(slots=slots_in(*["released"] * waiting, "held", "running"))]
+    return lacking_weights(Release(814, slots), traces, services, [one], nodes)
+
+
+@pytest.mark.parametrize(
+    ("traces", "lack"),
+    [
+        ([start()], ("gpu01",)),
+        ([start(start_class="node")], ("gpu01",)),
+        ([start(start_class="remote")], ()),
+        ([start(start_class="pool")], ()),
+        # The copy has gone since, or is of the model as it was before.
+        ([start(), start(start_class="remote")], ()),
+        ([start(), start("gpu01", size=10)], ("gpu02",)),
+        # A start that is not ready has not told where its weights were.
+        ([start(), start(start_class="remote", state="ended")], ("gpu01",)),
+        # Both have them.
+        ([start(), start("gpu01")], ()),
+        # Of another file.
+        ([start(array=813)], ()),
+        ([], ()),
+    ],
+)
+def test_a_slot_avoids_nodes_without_its_weights_as_the_last_starts_found_them(
+    traces: list[StartTrace], lack: tuple[str, ...]
+):
+    assert lacking(*traces) == lack
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "lack"),
+    [
+        ({}, {"held": 6}, ("gpu01",)),
+        # Full, of no use, or without CPUs.
+        ({}, {"held": 7}, ()),
+        ({}, {"blocked": "no CPU"}, ()),
+        ({}, {"states": frozenset({"IDLE", "DRAIN"})}, ()),
+        # Only the one with the weights has a free slice.
+        ({"held": 7}, {}, ()),
+        # Slurm fills nodes of a lower weight first.
+        ({}, {"weight": 2}, ()),
+        ({"weight": 2}, {}, ()),
+        ({"weight": 1, "held": 7}, {"weight": 2}, ()),
+    ],
+)
+def test_only_free_slices_of_the_lowest_weight_count(
+    first: Mapping[str, Any], second: Mapping[str, Any], lack: tuple[str, ...]
+):
+    assert lacking(start(), nodes=(a_node("gpu01", **first), a_node("gpu02", **second))) == lack
+
+
+def test_there_is_room_for_all_slots_that_are_released_and_for_those_that_wait():
+    nodes = (a_node("gpu01"), a_node("gpu02", held=4))
+    three = frozenset({0, 1, 2})
+    assert lacking(start(), nodes=nodes, slots=three) == ("gpu01",)
+    assert lacking(start(), nodes=nodes, slots=three, waiting=1) == ()
+    assert lacking(start(), nodes=nodes, waiting=2) == ("gpu01",)
+
+
+def test_where_too_many_nodes_have_a_free_slice_slurm_chooses():
+    assert lacking(start(), nodes=NODES) == ()
+    assert lacking(start(), start("gpu01"), nodes=NODES) == ("gpu03", "gpu04")
+    full = a_node("gpu01", held=7)
+    assert lacking(start(), nodes=(full, *NODES[1:])) == ("gpu03", "gpu04")
+
+
+def test_what_is_avoided_already_stays_while_it_does():
+    avoiding = job(0, admin_comment=f"{AVOIDS}gpu01,gpu03")
+    nodes = (*NODES[:2], a_node("gpu03", held=7), a_node("gpu04", held=7))
+    assert lacking(start(), nodes=nodes, one=avoiding) == ("gpu01", "gpu03")
+    assert lacking(start(), nodes=nodes) == ("gpu01",)
+    assert lacking(start("gpu01"), nodes=nodes, one=avoiding) == ("gpu02",)
+
+
+def test_for_weights_a_slot_waits_seconds():
+    waits = job(0, held=False, reason="Resources", admin_comment=f"{AVOIDS}gpu01", eligible_s=100)
+    assert waits_too_long([waits], 100 + FOR_WEIGHTS_S, {814}) == {814: {0}}
+    assert waits_too_long([waits], 99 + FOR_WEIGHTS_S, {814}) == {}
+    assert waits_too_long([waits], 100 + FOR_WEIGHTS_S, {815}) == {}
 
 
 def test_a_slot_waits_for_another_node_for_a_minute():
