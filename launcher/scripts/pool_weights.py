@@ -6,7 +6,8 @@ PRIVATE/readonly has all that this program trusts: a server in a container can't
 ``models`` is the server's repository: a folder for each model in REPOSITORY, with links to what
 lies there. While a model is loaded they lead to its copy in CACHE, if there is one that is as the
 model is (``weights.py``), else to REPOSITORY. So the server never loads what was not just compared,
-whatever becomes of this program. What it has loaded from a copy stays locked as long as it has it.
+whatever becomes of this program. What it has loaded from a copy stays locked as long as it has it
+and this program runs: one that begins again knows of MODEL only.
 
 Once the server may start, with its own MODEL, ``weights`` has a line: ``hit SECONDS BYTES HOME
 COPY`` or ``source SECONDS BYTES HOME WORD: REASON``. HOME is where the user's copies lie; ``-`` if
