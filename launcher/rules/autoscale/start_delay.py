@@ -6,7 +6,6 @@ the classes of the last starts say how likely each is, and of each it is known h
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Annotated
 
 from slicewise.cluster.language.starts import StartClass
@@ -56,10 +55,12 @@ class Delays:
 
     Attributes:
         queue: from release to the allotment of a slice.
-        loads: from the allotment until the model answers, by the class of the start.
+        load: from the allotment until the model answers, of a start of a class that nobody knows.
+        loads: the same by the class of the start.
     """
 
     queue: _Weights = _QUEUE
+    load: _Weights = _LOAD
     loads: Mapping[StartClass, ClassLoads] = field(default_factory=dict, hash=False)
 
     @property
@@ -67,14 +68,10 @@ class Delays:
         """Seconds in Slurm's queue that three of four starts don't exceed."""
         return quantile(self.queue, _EDGES_S, _HIGH)
 
-    @cached_property
+    @property
     def load_s(self) -> float:
         """Seconds of loading that the next start does not exceed in three of four cases."""
-        mixed: tuple[float, ...] = ()
-        for seen in self.loads.values():
-            chance = seen.share / sum(seen.load)
-            mixed = added_bins(mixed, [chance * weight for weight in seen.load])
-        return quantile(mixed or _LOAD, _EDGES_S, _HIGH)
+        return quantile(self.load, _EDGES_S, _HIGH)
 
     @property
     def start_s(self) -> float:
@@ -92,5 +89,14 @@ def learn_starts(delays: Delays, starts: tuple[ReplicaStart, ...]) -> Delays:
         before = loads.get(start.start_class, ClassLoads())
         load = added(before.load, _EDGES_S, start.load_s, _KEEP)
         loads[start.start_class] = ClassLoads(before.share + 1, load)
-        delays = Delays(added(delays.queue, _EDGES_S, start.queue_s, _KEEP), loads)
+        delays = Delays(added(delays.queue, _EDGES_S, start.queue_s, _KEEP), _mixed(loads), loads)
     return delays
+
+
+def _mixed(loads: Mapping[StartClass, ClassLoads]) -> _Weights:
+    """Add the loads of all classes up, each as often as the last starts were of it."""
+    mixed: tuple[float, ...] = ()
+    for seen in loads.values():
+        chance = seen.share / sum(seen.load)
+        mixed = added_bins(mixed, [chance * weight for weight in seen.load])
+    return mixed
