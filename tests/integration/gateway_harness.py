@@ -501,6 +501,7 @@ async def statistics_up(
                 SimpleNamespace(
                     service=key,
                     route=SimpleNamespace(group=group, closing=False, adapters=adapters),
+                    members=(),
                     submit_s=7,
                 )
                 for key, group in {"t/a": "triton", **models}.items()
