@@ -25,10 +25,10 @@ from slicewise.cluster.rpc.messages import (
 from slicewise.cluster.settings.file import Settings
 from slicewise.launcher.rules.engines.registry import engine_of
 from slicewise.launcher.rules.gateway.types import Backend, Gateway, Load, ServerMode, load_of
+from slicewise.launcher.rules.pools.room import memory_mib
 from slicewise.launcher.rules.services.apply_plan import generations_of
 from slicewise.launcher.rules.turn.endpoints import run_of
 from slicewise.launcher.rules.turn.notes import waiting_text
-from slicewise.launcher.rules.turn.pool_models import memory_mib
 from slicewise.launcher.rules.turn.slots import loss_text
 from slicewise.launcher.services.logs import last_line, why_it_failed
 from slicewise.launcher.services.lookup import whole_view

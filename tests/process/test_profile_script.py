@@ -145,5 +145,6 @@ def test_a_cancelled_job_ends_client_and_triton(told: Path):
 
 def test_in_a_container_triton_alone(told: Path):
     text = script(told, runtime="pyxis", image="nvcr.io#nvidia/tritonserver:24.05-py3")
-    assert "--container-image='nvcr.io#nvidia/tritonserver:24.05-py3'" in text
+    assert "\nimage='nvcr.io#nvidia/tritonserver:24.05-py3'\n" in text
+    assert '--container-image="$image"' in text
     assert subprocess.run(("bash", "-n"), input=text, text=True, check=True).returncode == 0

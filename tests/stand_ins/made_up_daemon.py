@@ -6,7 +6,7 @@ too.
 
 import os
 import types
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
@@ -51,7 +51,7 @@ class Fiction:
 
     def _message(self, kind: Any, nth: int, many: int) -> Any:
         if is_dataclass(kind):
-            kinds = get_type_hints(kind)
+            kinds = get_type_hints(kind, include_extras=True)
         else:
             kind.model_rebuild()
             kinds = {name: one.annotation for name, one in kind.model_fields.items()}
@@ -69,7 +69,8 @@ class Fiction:
         kind = getattr(kind, "__supertype__", kind)
         origin, parts = get_origin(kind), get_args(kind)
         if origin in (Annotated, Union, types.UnionType):
-            return self._value(name, parts[0], nth, many)
+            value = self._value(name, parts[0], nth, many)
+            return value[: _most_length(parts[1:])] if isinstance(value, str) else value
         if origin is Literal:
             return parts[nth % len(parts)]
         if origin is tuple:
@@ -100,6 +101,12 @@ class Fiction:
         if kind is bool:
             return True
         return self.text(name, nth) if kind is str else kind(self.number(name, nth))
+
+
+def _most_length(fields: Iterable[Any]) -> int | None:
+    """Characters that a text may have; None: any number."""
+    bounds = (bound for field in fields for bound in getattr(field, "metadata", ()))
+    return min((bound.max_length for bound in bounds if hasattr(bound, "max_length")), default=None)
 
 
 @asynccontextmanager

@@ -6,16 +6,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
-from slicewise.cluster.language.service import DEFAULT_MEMORY_MIB, can_follow, whole_number
+from slicewise.cluster.language.service import can_follow, whole_number
 from slicewise.cluster.language.starts import LONGEST_NODE
-from slicewise.cluster.rpc.messages import ModelPlace, ServiceView, SlotPlace
-from slicewise.launcher.rules.engines.engine import PooledEngine
-from slicewise.launcher.rules.engines.registry import engine_of
+from slicewise.cluster.rpc.messages import ModelPlace, SlotPlace
 from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Server, ServerMode
 from slicewise.launcher.rules.pools.members import shape_of
 from slicewise.launcher.rules.pools.model_work import ModelWork
 from slicewise.launcher.rules.pools.placement import Placed, first_of, place
-from slicewise.launcher.rules.pools.server_memory import ServerMemory
+from slicewise.launcher.rules.pools.room import memory_mib, replica_memory
 from slicewise.launcher.rules.pools.types import (
     Placement,
     PoolModel,
@@ -33,8 +31,6 @@ AGAIN_S = 60.0
 """Seconds for which a replica that has refused a model is not told to load it again."""
 FIRST_LOAD_S = 5.0
 """Seconds that a load takes as long as none was seen."""
-USED = 0.9
-"""Share of a replica's memory for models: the rest is for contexts and what requests need."""
 _T = TypeVar("_T")
 READY = frozenset({Phase.WARM, Phase.SERVING})
 
@@ -425,7 +421,9 @@ def _replicas(
                     # It may still have a model of a service that has left the pool.
                     is_known = others <= models_mib.keys()
                     others_mib = sum(models_mib[name] for name in others) if is_known else None
-                    before = with_wear(before, answer, others_mib, _memory(generation.view), now_s)
+                    before = with_wear(
+                        before, answer, others_mib, replica_memory(generation.view), now_s
+                    )
                 yield SharedReplica(
                     member,
                     slot,
@@ -517,29 +515,6 @@ def _models(members: Iterable[Member], replicas: Sequence[SharedReplica]) -> Ite
             member.work.is_asked,
             member.work.waited_s,
         )
-
-
-def memory_mib(view: ServiceView) -> int | None:
-    """Return the memory for models of a generation's replicas, in MiB; None if it is not known."""
-    memory, engine = _memory(view), engine_of(view.directives)
-    rooms_mib = [room_mib(memory.gpu_mib or None, 1)]
-    if isinstance(engine, PooledEngine) and engine.has_host_weights:
-        rooms_mib.append(room_mib(memory.host_mib, 1))
-    return min((one_mib for one_mib in rooms_mib if one_mib is not None), default=None)
-
-
-def room_mib(memory_mib: int | None, gpus: int) -> int | None:
-    """Return the memory for models of a replica, by that of each of its GPUs; None if not known."""
-    return None if memory_mib is None else int(USED * memory_mib * gpus)
-
-
-def _memory(view: ServiceView) -> ServerMemory:
-    """Return the memory that each replica of a generation has."""
-    values = view.directives
-    return ServerMemory(
-        whole_number(values, "memory_mib", DEFAULT_MEMORY_MIB),
-        (view.memory_mib or 0) * whole_number(values, "gpus", 1),
-    )
 
 
 def _refused(pool: Pool) -> Iterator[tuple[str, str]]:

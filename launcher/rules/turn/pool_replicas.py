@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from slicewise.launcher.rules.autoscale.types import Scaling
 from slicewise.launcher.rules.gateway.types import Load
 from slicewise.launcher.rules.pools.placement import Placed
+from slicewise.launcher.rules.pools.room import memory_mib
 from slicewise.launcher.rules.pools.types import Placement
-from slicewise.launcher.rules.turn.pool_models import READY, Member, Pool, is_ready, memory_mib
+from slicewise.launcher.rules.turn.pool_models import READY, Member, Pool, is_ready
 from slicewise.launcher.rules.turn.slots import Phase, SlotId, order_of
 
 SAYS_S = 10.0

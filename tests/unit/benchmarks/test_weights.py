@@ -49,7 +49,7 @@ def test_ratios_are_of_medians_and_a_missed_aim_is_told(
         "in memory": 0.4,
     }
     assert report["vs_bare"]["no cache"] == 2.0
-    weights.show(report)
+    weights.show({**report, "pool": {}})
     lines = console.export_text().splitlines()
     assert [line.split()[0] for line in lines if "missed" in line] == ["on"]
     assert [line.split() for line in lines if line.strip().startswith("weights")][1] == [

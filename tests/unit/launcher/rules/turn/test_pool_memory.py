@@ -3,7 +3,7 @@
 import pytest
 from builders.service_views import a_service
 
-from slicewise.launcher.rules.turn.pool_models import memory_mib
+from slicewise.launcher.rules.pools.room import memory_mib
 
 HOST, GPU = 8000, 16_000
 
