@@ -58,7 +58,8 @@ POWERS: Mapping[str, BoardPower] = MappingProxyType(
             80,
             50,
             593,
-            "idle, load: Serial Alice's GPU benchmark (2026), 80.3 and 592.8 W; context: as H100; TDP 700 W",
+            "idle, load: Serial Alice's GPU benchmark (2026), 80.3 and 592.8 W; context: as H100; "
+            "TDP 700 W",
         ),
         "B200-180GB": BoardPower(
             141, 50, 850, f"idle: {_SMI}, 136 to 145 W; context: as H100; load: {_SHARE}, 1,000 W"
