@@ -4,9 +4,9 @@ A model, not a measurement: where the driver tells watts or joules, those count.
 not run yet, and for what part of a measured figure is the price of being awake.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isnan
 from types import MappingProxyType
 
 _BEND = 1.4
@@ -95,10 +95,10 @@ def power_w(board: BoardPower, has_context: bool, activity: float) -> float:
     Raises:
         ValueError: the activity is negative or no number.
     """
-    if isnan(activity) or activity < 0:
+    if math.isnan(activity) or activity < 0:
         raise ValueError(f"an activity of {activity}")
     if not has_context and activity == 0:
         return board.idle_w
     used = min(activity, 1.0)
     awake_w = board.idle_w + board.context_w
-    return awake_w + (2 * used - used**_BEND) * (board.load_w - awake_w)
+    return awake_w + (2 * used - math.pow(used, _BEND)) * (board.load_w - awake_w)
