@@ -15,8 +15,9 @@ nothing can be kept there: then this program ends. The job has copied BESIDE byt
 
 Whoever loads another model connects to ``weights.sock``, is greeted by a line, writes one with
 the model and those that the server has, reads ``hit`` or ``source``, and ends the connection when
-the load is over. What was loaded from REPOSITORY is copied after that, one model at a time and not
-while one is loaded: no request waits for a copy. How each model came is said in the job's log.
+the load is over. What was loaded from REPOSITORY is copied after that, one model at a time, and no
+file is read while one is loaded: no request waits for a copy. How each model came is said in the
+job's log.
 
 This file travels inside the batch script and runs on the node, beside ``weights.py``, as the job's
 user, with nothing but Python 3.8 and its standard library.
@@ -122,6 +123,29 @@ def _links_in(opened: int) -> dict[str, str]:
     return links
 
 
+class Gate:
+    """Tells another program whether it may go on: its reading end has something to read then.
+
+    Once this program has ended, however it did, that end has no writer: the other one goes on.
+    """
+
+    def __init__(self) -> None:
+        self.reading_end, self._writing_end = os.pipe()
+        self._is_open = False
+
+    def open(self) -> None:
+        """Let it go on."""
+        if not self._is_open:
+            os.write(self._writing_end, b".")
+        self._is_open = True
+
+    def close(self) -> None:
+        """Let it wait."""
+        if self._is_open:
+            os.read(self.reading_end, 1)
+        self._is_open = False
+
+
 class LoadSource(NamedTuple):
     """Where a model is read.
 
@@ -152,7 +176,7 @@ class PoolWeights:
         self._server = Path(private, socket)
         self._private = Path(private, "readonly")
         self._links = Links(self._private / "models", Path(repository))
-        self._turn, self._idle = asyncio.Lock(), asyncio.Event()
+        self._turn, self._idle, self._gate = asyncio.Lock(), asyncio.Event(), Gate()
         self._loading: Counter[str] = Counter()
         self._prepared: set[str] = set()
         """Of those the ones whose links are as the load is to find them."""
@@ -198,7 +222,11 @@ class PoolWeights:
     def _end(self) -> None:
         """Copy no more; what the server has stays locked, as it finishes its requests."""
         self._is_ending = True
-        self._signal(signal.SIGTERM, signal.SIGCONT)
+        if self._copier is not None:
+            with suppress(ProcessLookupError):
+                self._copier.terminate()
+        # Its threads wait there, and it ends after them.
+        self._gate.open()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         model = ""
@@ -222,7 +250,8 @@ class PoolWeights:
         """Prepare a load; the server has no other models than ``kept``."""
         self._loading[model] += 1
         self._idle.clear()
-        self._signal(signal.SIGSTOP)
+        if not self._is_ending:
+            self._gate.close()
         async with self._turn:
             if model in self._prepared:
                 return self._files[model]
@@ -251,7 +280,7 @@ class PoolWeights:
                 self._to_copy.put_nowait(model)
             if not self._loading:
                 self._idle.set()
-                self._signal(signal.SIGCONT)
+                self._gate.open()
 
     def _forget(self, model: str) -> None:
         """Let the copy go that a model was loaded from."""
@@ -297,25 +326,21 @@ class PoolWeights:
 
     async def _copy(self, model: str) -> None:
         words = (*_LOW, sys.executable, str(self._private / "weights.py"), self._folder)
-        more = (self._repository, f"--model={model}", f"--beside={self._beside_bytes}")
+        more = (f"--model={model}", f"--beside={self._beside_bytes}", "--pauses")
         self._copier = await asyncio.create_subprocess_exec(
-            *words, str(self._most_bytes), *more, stdout=asyncio.subprocess.PIPE
+            *words,
+            str(self._most_bytes),
+            self._repository,
+            *more,
+            stdin=self._gate.reading_end,
+            stdout=asyncio.subprocess.PIPE,
         )
-        if self._loading:
-            self._signal(signal.SIGSTOP)
         output, _ = await self._copier.communicate()
         self._copier = None
         if line := output.decode():
             outcome, _, size, _ = line.split(" ", 3)
             self._beside_bytes += int(size) if outcome == "copied" else 0
             self._say(line, model)
-
-    def _signal(self, *numbers: signal.Signals) -> None:
-        """Signal the program that copies, if there is one."""
-        for number in numbers:
-            if self._copier is not None:
-                with suppress(ProcessLookupError):
-                    self._copier.send_signal(number)
 
     def _say(self, line: str, model: str) -> None:
         """Write a line into the job's log, as its script does."""

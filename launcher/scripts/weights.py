@@ -1,12 +1,13 @@
 """Brings a model's files, or an image's, to the node: copies them once into a folder there.
 
     python3 weights.py CACHE MOST_BYTES REPOSITORY [--model NAME] [--files PATTERN] [--no-adapters]
-        [--beside BYTES]
+        [--beside BYTES] [--pauses]
 
 Prints one line: ``hit SECONDS BYTES ENTRY`` if the files lie on this node, ``copied ...`` if they
 do now, ``source SECONDS BYTES WORD: REASON`` if the server has to read REPOSITORY itself: whatever
 goes wrong here, servers start. What they read lies below ENTRY/models, named as in REPOSITORY. NAME
-may be a file there: then it alone is copied. This job has copied BYTES before.
+may be a file there: then it alone is copied. This job has copied BYTES before. With ``--pauses`` no
+file is read on while standard input has nothing to read and its writer lives.
 
 All that a user's jobs keep lies in CACHE/UID, which only this user may enter:
 
@@ -42,6 +43,7 @@ import hashlib
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import stat
@@ -55,7 +57,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 MODELS = "models"
 RECORD = "record"
@@ -262,15 +264,20 @@ def _opened_folder(path: Path) -> Iterator[int]:
         os.close(folder)
 
 
+def _go_on() -> None:
+    """Pause for no time."""
+
+
 class Cache:
     """What one user's jobs keep on this node."""
 
-    def __init__(self, folder: str, most_bytes: int) -> None:
-        """``most_bytes`` is how much that may be.
+    def __init__(self, folder: str, most_bytes: int, pause: Callable[[], object] = _go_on) -> None:
+        """``most_bytes`` is how much that may be; ``pause`` is called before each chunk is read.
 
-        Raises NotCachedError if another user could change it, or has taken its place.
+        It may wait: no lock is held then but that of the copy itself. Raises NotCachedError if
+        another user could change the folder, or has taken its place.
         """
-        self._most_bytes = most_bytes
+        self._most_bytes, self._pause = most_bytes, pause
         # A server gets the path without links: who may replace one leads it nowhere else.
         root = Path(os.path.realpath(folder))
         for above in root.parents:
@@ -355,7 +362,7 @@ class Cache:
             return False
         boot = _boot()
         if record.get("boot") != boot:
-            if record.get("checksums") != _checksums(entry / MODELS, tree):
+            if record.get("checksums") != _checksums(entry / MODELS, tree, self._pause):
                 return False
             _write_record(entry, {**record, "boot": boot})
         return True
@@ -404,7 +411,7 @@ class Cache:
                 {
                     "boot": _boot(),
                     "changed_ns": changed_ns,
-                    "checksums": _checksums(part / MODELS, tree),
+                    "checksums": _checksums(part / MODELS, tree, self._pause),
                 },
             )
             part.rename(self.path(key))
@@ -420,7 +427,8 @@ class Cache:
             self._take_room(part, tree, lacking)
             firsts = tree.distinct
             for file in firsts.values():
-                _copy(Path(wanted.repository, file.path), part / MODELS / file.path, file)
+                source = Path(wanted.repository, file.path)
+                _copy(source, part / MODELS / file.path, file, self._pause)
             for file in tree.files:
                 first = firsts[file.content]
                 if file != first:
@@ -660,23 +668,24 @@ def _lock(folder: int, kind: int, path: Path) -> None:
         time.sleep(_POLL_S)
 
 
-def _copy(source_path: Path, target_path: Path, file: File) -> None:
+def _copy(source_path: Path, target_path: Path, file: File, pause: Callable[[], object]) -> None:
     """Copy a file; raises SourceChangedError if it is not the one that was seen."""
     try:
         with _opened(source_path) as source:
             if _file(file.path, os.fstat(source)) != file:
                 raise SourceChangedError
-            _send(source, target_path, file)
+            _send(source, target_path, file, pause)
             # The server reads the copy: this one need not stay in memory.
             os.posix_fadvise(source, 0, 0, os.POSIX_FADV_DONTNEED)
     except FileNotFoundError:
         raise SourceChangedError from None
 
 
-def _send(source: int, target_path: Path, file: File) -> None:
+def _send(source: int, target_path: Path, file: File, pause: Callable[[], object]) -> None:
     with _opened(target_path, os.O_WRONLY | os.O_NOFOLLOW) as target:
         left = file.size
         while left:
+            pause()
             sent = os.sendfile(target, source, None, min(left, _CHUNK_BYTES))
             if not sent:
                 raise SourceChangedError
@@ -685,17 +694,20 @@ def _send(source: int, target_path: Path, file: File) -> None:
         os.fsync(target)
 
 
-def _checksums(models: Path, tree: Tree) -> Mapping[str, str]:
+def _checksums(models: Path, tree: Tree, pause: Callable[[], object]) -> Mapping[str, str]:
     """Read a copy's files; return the checksum of each, by path. The job's CPUs share the work."""
     with ThreadPoolExecutor(min(_READERS, len(os.sched_getaffinity(0)))) as pool:
-        return {file.path: _checksum(models / file.path, pool) for file in tree.distinct.values()}
+        return {
+            file.path: _checksum(models / file.path, pool, pause) for file in tree.distinct.values()
+        }
 
 
-def _checksum(path: Path, pool: ThreadPoolExecutor) -> str:
+def _checksum(path: Path, pool: ThreadPoolExecutor, pause: Callable[[], object]) -> str:
     """Return the digest of the CRCs of a file's parts: what a disk has lost changes them."""
     with _opened(path, os.O_RDONLY | os.O_NOFOLLOW) as file:
 
         def crc_at(offset: int) -> bytes:
+            pause()
             return zlib.crc32(os.pread(file, _CHUNK_BYTES, offset)).to_bytes(4, "big")
 
         parts = pool.map(crc_at, range(0, os.fstat(file).st_size, _CHUNK_BYTES))
@@ -739,15 +751,20 @@ def _mib(count: int) -> int:
 
 
 def brought(
-    cache_folder: str, most_bytes: int, wanted: WantedFiles, beside_bytes: int = 0
+    cache_folder: str,
+    most_bytes: int,
+    wanted: WantedFiles,
+    beside_bytes: int = 0,
+    pause: Callable[[], object] = _go_on,
 ) -> tuple[str, int, str]:
     """Return ``hit``, ``copied`` or ``source``; bytes; the entry, or ``WORD: REASON`` for none.
 
     ``beside_bytes`` are what this job has copied before: in memory they count as its own, too.
+    ``pause`` is called before each chunk of a file is read.
     """
     size = lacking = 0
     try:
-        cache = Cache(cache_folder, most_bytes)
+        cache = Cache(cache_folder, most_bytes, pause)
         tries = _TRIES
         while tries:
             tree = wanted.look()
@@ -779,6 +796,11 @@ def told_line(outcome: str, started_s: float, size: int, where: str) -> str:
     return f"{outcome} {time.monotonic() - started_s:.3f} {size} {where}\n"
 
 
+def _wait_for_input() -> None:
+    """Wait until standard input has something to read, which stays there, or has ended."""
+    select.select([0], [], [])
+
+
 def _end(number: int, _frame: object) -> NoReturn:
     """End; what was copied so far is removed on the way out."""
     signal.signal(number, signal.SIG_IGN)
@@ -795,11 +817,13 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--files", default="")
     parser.add_argument("--no-adapters", dest="adapters", action="store_false")
     parser.add_argument("--beside", type=int, default=0)
+    parser.add_argument("--pauses", action="store_true")
     told = parser.parse_args(words)
     signal.signal(signal.SIGTERM, _end)
     started_s = time.monotonic()
     wanted = WantedFiles(told.repository, told.model, told.files, told.adapters)
-    outcome, size, where = brought(told.cache, told.most_bytes, wanted, told.beside)
+    pause = _wait_for_input if told.pauses else _go_on
+    outcome, size, where = brought(told.cache, told.most_bytes, wanted, told.beside, pause)
     sys.stdout.write(told_line(outcome, started_s, size, where))
 
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -108,6 +108,30 @@ class Node:
         pattern = f"{os.geteuid()}/{'[0-9a-f]' * 32}/models/*/1/w"
         return set(self.cache.glob(pattern))
 
+    def parts(self) -> set[Path]:
+        """Copies that are being made, by their weights, which have their full size."""
+        return set(self.cache.glob(f"{os.geteuid()}/*.part/models/*/1/w"))
+
+    @contextmanager
+    def paused(self) -> Iterator[Path]:
+        """The beginning of a copy; a load goes on that began before the copy could take room."""
+        with ExitStack() as stack:
+            with self.folder_locked():
+                self.serve()
+                until(lambda: any(self.cache.glob(f"{os.geteuid()}/*.part")))
+                assert stack.enter_context(self.loading(OTHER, OWN)) == "source"
+            yield next(iter(until(self.parts)))
+
+    @contextmanager
+    def folder_locked(self) -> Iterator[None]:
+        """As by a job of this user that takes room there."""
+        folder = os.open(self.cache / str(os.geteuid()), os.O_RDONLY)
+        try:
+            until(lambda: is_locked_now(folder))
+            yield
+        finally:
+            os.close(folder)
+
     def copied(self, model: str, times: int = 1) -> Path:
         """Wait until it was copied so often; return its copy, the newest."""
         until(lambda: self.brought().count((model, "copied")) == times)
@@ -139,15 +163,19 @@ def node() -> Iterator[Node]:
     shutil.rmtree(place)
 
 
+def is_locked_now(folder: int) -> bool:
+    """Whether nobody else had it locked."""
+    with suppress(BlockingIOError):
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
 def is_locked(copy: Path) -> bool:
     """Whether it would not make room for others."""
     entry = os.open(copy.parents[3], os.O_RDONLY)
     try:
-        fcntl.flock(entry, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
+        return not is_locked_now(entry)
     finally:
         os.close(entry)
 
@@ -196,6 +224,32 @@ def test_what_was_loaded_from_the_repository_is_copied_once_no_load_goes_on(node
         assert node.seen(OTHER) == copy
     until(lambda: node.is_home(OTHER))
     assert is_locked(copy)
+
+
+def test_a_copy_goes_no_further_while_a_model_is_loaded_but_keeps_nobody_waiting(node: Node):
+    node.start()
+    with node.paused() as part:
+        # Other starts of this user may take room, and remove what they need not.
+        with node.folder_locked():
+            pass
+        with node.loading(OTHER, OWN):
+            pass
+        assert (part.stat().st_blocks, node.copies()) == (0, set())
+    assert node.copied(OWN).read_text() == "weights of own"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_copy_that_is_paused_outlives_who_has_paused_it_unless_told_to_end(
+    node: Node, number: signal.Signals
+):
+    kept = node.start()
+    with node.paused():
+        kept.send_signal(number)
+        if number == signal.SIGKILL:
+            kept.wait()
+            assert until(node.copies).pop().read_text() == "weights of own"
+        until(lambda: not node.parts())
+        assert len(node.copies()) == (number == signal.SIGKILL)
 
 
 def test_a_copy_stays_as_long_as_the_server_has_the_model(node: Node):

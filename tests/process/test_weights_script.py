@@ -239,6 +239,26 @@ def test_where_no_change_would_be_seen_nothing_is_copied(
         assert seen.where.endswith(kind)
 
 
+def test_it_pauses_before_each_chunk_is_read_and_keeps_nobody_waiting(
+    cache: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Of a copy that is made each chunk is read twice: its checksum is of what was written."""
+    (repository / "blobs" / "w").write_bytes(b"weights" * 1000)
+    monkeypatch.setattr(weights, "_CHUNK_BYTES", 1000)
+    wanted = weights.WantedFiles(str(repository))
+    chunks = sum(-(-file.size // 1000) for file in wanted.look().distinct.values())
+    pauses: list[bool] = []
+
+    def pause() -> None:
+        home = os.open(cache / str(os.geteuid()), os.O_RDONLY)
+        fcntl.flock(home, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(home)
+        pauses.append(True)
+
+    outcome, *_ = weights.brought(str(cache), MUCH, wanted, pause=pause)
+    assert (outcome, len(pauses)) == ("copied", 2 * chunks)
+
+
 @pytest.mark.parametrize("changes", [1, 10])
 def test_files_that_change_under_the_copy_are_not_served_from_it(
     cache: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, changes: int
@@ -246,8 +266,8 @@ def test_files_that_change_under_the_copy_are_not_served_from_it(
     """It copies again; where they change each time, the server reads the repository."""
     send, left = weights._send, [changes]
 
-    def change_and_send(source: int, target_path: Path, file: weights.File) -> None:
-        send(source, target_path, file)
+    def change_and_send(source: int, target_path: Path, *more: Any) -> None:
+        send(source, target_path, *more)
         if left[0] and target_path.name == "w":
             left[0] -= 1
             with (repository / "blobs" / "w").open("r+b") as opened:
@@ -788,9 +808,9 @@ def test_after_a_boot_a_copy_is_read_once(
     were_read: list[Path] = []
     checksums = weights._checksums
 
-    def reading(models: Path, tree: weights.Tree) -> Any:
+    def reading(models: Path, *more: Any) -> Any:
         were_read.append(models)
-        return checksums(models, tree)
+        return checksums(models, *more)
 
     monkeypatch.setattr(weights, "_checksums", reading)
     assert [brought(cache, repository).outcome for _ in range(3)] == ["hit"] * 3
