@@ -143,7 +143,7 @@ _WORDS: Mapping[Tone, tuple[str, ...]] = MappingProxyType(
         Tone.WARNING: (
             *("warning", "draining", "drains", "waking", "rolling", "starting", "started"),
             *("being replaced", "running", "abandoned", "rolled back", "recalled", "too fast"),
-            *("loading", "leaving"),
+            *("loading", "leaving", "powering up"),
         ),
         Tone.ERROR: (
             *("error", "down", "failing", "failed", "unpaid", "no address", "gone", "lost"),
@@ -151,6 +151,7 @@ _WORDS: Mapping[Tone, tuple[str, ...]] = MappingProxyType(
         ),
         Tone.QUIET: (
             *("asleep", "held", "ending", "ended", "told to end", "skipped", "closed", "absent"),
+            "powered down",
         ),
     }
 )

@@ -10,7 +10,7 @@ from slicewise.cluster.rpc.message import Answer, Asks, Message, Request
 
 Position = Annotated[int, Field(ge=0, le=10_000_000)]
 """Number of entries that come before."""
-NodeCondition = Literal["up", "reserved", "draining", "down"]
+NodeCondition = Literal["up", "powering up", "powered down", "reserved", "draining", "down"]
 """up: Slurm starts jobs on the node. reserved: a reservation keeps it. draining: its jobs go on,
 and nothing new starts. down: Slurm can't use it.
 """

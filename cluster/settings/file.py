@@ -370,7 +370,8 @@ class PlacementSettings(_Section):
 
     node_weights: bool = Field(
         False,
-        description="Set Weight of nodes, so that Slurm fills nodes in use before empty ones.",
+        description="Set Weight of nodes, so that Slurm fills nodes in use before empty ones, and "
+        "wakes those that power saving has ended last.",
     )
 
 

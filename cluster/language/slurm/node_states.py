@@ -4,6 +4,8 @@
 into one word, such as ``DRAINED``.
 """
 
+from collections.abc import Iterable
+
 from slicewise.cluster.language.jobs import NodeView
 
 OUT_OF_USE = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "NOT_RESPONDING"})
@@ -16,6 +18,8 @@ UNFIT = (
     *("REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"),
 )
 """States in which nothing can be done on a node, those to be named first at the front."""
+_ASLEEP = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"})
+_BOOTS = frozenset({"POWERING_UP", "POWER_UP"})
 RESERVED = frozenset({"MAINT", "MAINTENANCE", "RESERVED"})
 """States of a node in a reservation."""
 
@@ -23,3 +27,23 @@ RESERVED = frozenset({"MAINT", "MAINTENANCE", "RESERVED"})
 def is_drained(node: NodeView) -> bool:
     """Whether an operator, or Slurm, lets nothing new start on the node; jobs may still run."""
     return "DRAIN" in node.states
+
+
+def read_states(words: Iterable[str]) -> frozenset[str]:
+    """Return a node's states by Slurm's words for them.
+
+    The slurmd of a node that power saving has ended, or that boots, can't answer: Slurm adds
+    NOT_RESPONDING, but gives jobs to the node all the same. If the boot fails, it is DOWN.
+    """
+    states = frozenset(words)
+    return states if states.isdisjoint(_ASLEEP | _BOOTS) else states - {"NOT_RESPONDING"}
+
+
+def is_asleep(node: NodeView) -> bool:
+    """Whether Slurm's power saving has ended the node: a job that gets it waits for its boot."""
+    return not node.states.isdisjoint(_ASLEEP) and not boots(node)
+
+
+def boots(node: NodeView) -> bool:
+    """Whether Slurm has the node booted, for a job or by an operator's word."""
+    return not node.states.isdisjoint(_BOOTS)

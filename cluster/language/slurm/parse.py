@@ -14,6 +14,7 @@ from operator import eq
 from slicewise.cluster.language.gres import shared_of_tres
 from slicewise.cluster.language.jobs import NodeView, PartitionView, StepView
 from slicewise.cluster.language.slurm.interface import Association, Qos
+from slicewise.cluster.language.slurm.node_states import read_states
 from slicewise.cluster.language.slurm.unread import Fields, ReportsUnread, Unread, quoted
 from slicewise.cluster.language.slurm.values import (
     duration_s,
@@ -124,7 +125,7 @@ def _node(text: str, told: ReportsUnread) -> NodeView:
     return NodeView(
         name=block["NodeName"],
         address=block.get("NodeAddr", block["NodeName"]),
-        states=frozenset(states.split("+")),
+        states=read_states(states.split("+")),
         gpus=gpu_counts(block.get("Gres", "")),
         gpus_allotted=gpu_counts(block.get("GresUsed", "")),
         untyped_gpus=untyped_gpus(block.get("Gres", "")),

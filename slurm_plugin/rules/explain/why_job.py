@@ -9,11 +9,13 @@ from slicewise.cluster.language.errors import Refusal
 from slicewise.cluster.language.jobs import (
     ALLOTTED,
     WAITING,
+    JobState,
     JobTag,
     JobView,
     is_of_service,
     is_resting,
 )
+from slicewise.cluster.language.slurm.node_states import boots
 from slicewise.cluster.language.units import counted, slices_text, slices_words
 from slicewise.cluster.rpc.read_messages import WhyAnswer, WhyTable
 from slicewise.slurm_plugin.rules.common.qos_names import (
@@ -393,9 +395,20 @@ def _running(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
         headline=f"{_title(job)} {verbs.get(job.state.value, 'runs')}{at}{since}.",
         sentences=(
             _holds(job, sight),
-            _until(job, sight),
+            _booting(job, sight) or _until(job, sight),
             *_paid(job, sight),
         ),
+    )
+
+
+def _booting(job: JobView, sight: WhyInput) -> str:
+    """Say which of its nodes boot, since power saving had ended them; "" if none does."""
+    names = [node.name for node in sight.nodes if node.name in job.nodes and boots(node)]
+    if job.state is not JobState.CONFIGURING or not names:
+        return ""
+    return (
+        f"Power saving had ended {', '.join(names)}: the job runs, and its time limit counts, from"
+        " the end of the boot on."
     )
 
 

@@ -4,7 +4,14 @@ from collections import Counter
 from collections.abc import Iterable
 
 from slicewise.cluster.language.jobs import ALLOTTED, JobView, NodeView
-from slicewise.cluster.language.slurm.node_states import INVALID, OUT_OF_USE, RESERVED, is_drained
+from slicewise.cluster.language.slurm.node_states import (
+    INVALID,
+    OUT_OF_USE,
+    RESERVED,
+    boots,
+    is_asleep,
+    is_drained,
+)
 from slicewise.cluster.rpc.overview_messages import (
     NodeCondition,
     OtherTenants,
@@ -40,7 +47,9 @@ def condition_of(node: NodeView) -> NodeCondition:
         return "down"
     if is_drained(node) or node.states & OUT_OF_USE:
         return "draining"
-    return "reserved" if node.states & RESERVED else "up"
+    if node.states & RESERVED:
+        return "reserved"
+    return "powered down" if is_asleep(node) else "powering up" if boots(node) else "up"
 
 
 def managed_nodes(facts: OverviewFacts) -> tuple[NodeView, ...]:

@@ -87,7 +87,7 @@ def _first_shown(node: NodeGpus) -> tuple[int, int, str]:
     return _CONDITIONS.index(node.condition), -held, node.node
 
 
-_CONDITIONS = ("down", "draining", "reserved", "up")
+_CONDITIONS = ("down", "draining", "reserved", "powering up", "up", "powered down")
 
 
 def state_bar(slices: SlicesByState) -> Markup:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from builders.nodes import a_node
 from builders.service_views import a_report
 from builders.tenants import free_tenant, tenant
 from builders.why_world import LARGE, NOW_S, SMALL, job, running, sight, task
@@ -629,6 +630,20 @@ def test_a_running_job_says_what_it_holds_and_for_how_long():
         "It ends in 10 min at the latest: its time limit is 11 min 40 s."
     )
     assert answer.start == ""
+
+
+def test_a_job_whose_node_boots_says_so():
+    """Slurm shows the end as if it ran already, and moves it once the node has booted."""
+    starts = replace(running(1), state=JobState.CONFIGURING)
+    booting = a_node("node1", "MIXED", "POWERING_UP")
+    now = sight(starts, tenants=(VISION,))
+    answer = asked("1", replace(now, nodes=(booting,)))
+    assert answer.headline == "Job 1 of alice starts on node1 for 1 min 40 s."
+    assert answer.sentences[1] == (
+        "Power saving had ended node1: the job runs, and its time limit counts, from the end of"
+        " the boot on."
+    )
+    assert asked("1", now).sentences[1].startswith("It ends in 10 min")
 
 
 def test_a_borrowed_one_may_be_requeued():

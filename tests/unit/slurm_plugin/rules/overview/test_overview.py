@@ -67,6 +67,19 @@ def test_the_states_of_slices_add_up_to_the_capacity():
     assert sum(states) == 2 * slices.capacity_millislices
 
 
+def test_powered_down_nodes_are_idle_and_need_nobody():
+    nodes = (a_node("n1", "IDLE", "POWERED_DOWN"), a_node("n2", "MIXED", "POWERING_UP", held=1))
+    answer = overview(facts(nodes=nodes), ROOT)
+    slices = answer.slices
+    assert (slices.used_millislices, slices.idle_millislices) == (1000, 13_000)
+    assert slices.down_millislices == 0
+    assert {gpu.node: gpu.condition for gpu in answer.gpus} == {
+        "n1": "powered down",
+        "n2": "powering up",
+    }
+    assert not [one for one in answer.attention if one.code == "SW-NODE-DOWN"]
+
+
 def test_what_is_not_cut_is_idle():
     cut = a_node("node1", gpus={LARGE: 1, "pad1": 6}, gpus_allotted={LARGE: 1})
     slices = overview(facts(nodes=(cut,)), ROOT).slices
