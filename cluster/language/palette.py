@@ -111,6 +111,7 @@ START_PHASES: Mapping[str, Look] = MappingProxyType(
         "decide": Look("decide", Colour("#6ba3d0", "#4a86b8"), "blue"),
         "grant": Look("grant", Colour("#175a8a", "#7fbdea"), "cyan"),
         "queue": Look("queue", Colour("#e5bd62", "#8a6414"), "yellow"),
+        "boot": Look("boot", Colour("#c2711c", "#d9a441"), "red"),
         "launch": Look("launch", Colour("#d99a10", "#b98418"), "bright_yellow"),
         "copy": Look("copy", Colour("#2f9c95", "#2f8f8a"), "bright_cyan"),
         "step": Look("step", Colour("#80560a", "#f0cf83"), "bright_red"),

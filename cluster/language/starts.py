@@ -16,6 +16,7 @@ Moment = Literal[
     "desired",
     "released",
     "started",
+    "booted",
     "script",
     "brought",
     "engine",
@@ -28,8 +29,9 @@ Moment = Literal[
 """held: the first request that waits came to the gateway. seen: a turn of the launcher saw it.
 desired: the launcher decided that the slot runs, or told a replica of the pool to have the model.
 released: the daemon had released it in Slurm.
-started: Slurm gave it its slice. script: its batch script began. brought: it had copied the model
-to the node, or found it there, or knew why it can't. engine: the engine's process was started.
+started: Slurm gave it its slice. booted: its node, which power saving had ended, had booted.
+script: its batch script began. brought: it had copied the model to the node, or found it there,
+or knew why it can't. engine: the engine's process was started.
 loaded: the engine said that its model is ready. ready: it had answered as it should, an inference
 included. routed: the gateway leads requests to it. answered: the first byte of its answer to a
 request that had waited. ended: it was over before it was ready."""
@@ -41,6 +43,7 @@ StartPhase = Literal[
     "decide",
     "grant",
     "queue",
+    "boot",
     "launch",
     "copy",
     "step",
@@ -61,6 +64,7 @@ PHASE_TEXTS: Mapping[StartPhase, str] = MappingProxyType(
         "decide": "it decides that this slot runs, or which replica of the pool loads the model",
         "grant": "the daemon checks quota, and releases the slot; Slurm delays what has just run",
         "queue": "Slurm finds a slice",
+        "boot": "the node, which power saving had ended, boots",
         "launch": "Slurm starts the batch script: prolog, node",
         "copy": "the script copies the model to the node, or finds a copy there",
         "step": "the script starts the engine: srun, container",
@@ -114,7 +118,7 @@ StartState = Literal["starting", "ready", "ended"]
 _GOES_ON: Mapping[Moment, StartPhase] = MappingProxyType(
     # What the node has done is heard of at the end: until then it counts as loading.
     dict(zip(MOMENTS, PHASE_OF.values(), strict=False))
-    | dict.fromkeys(("started", "script", "brought"), "load")
+    | dict.fromkeys(("started", "booted", "script", "brought"), "load")
 )
 """The phase that goes on after a moment while the next one has not come."""
 
@@ -124,7 +128,7 @@ LONGEST_NODE = 64
 """Characters of a node's name that a start keeps."""
 _MOST_BYTES = 1 << 50
 """Bytes of a model's files at most: a PiB."""
-_ELSEWHERE: frozenset[Moment] = frozenset({"started", "script", "brought", "engine"})
+_ELSEWHERE: frozenset[Moment] = frozenset({"started", "booted", "script", "brought", "engine"})
 """Moments that Slurm or the node has told; the launcher has seen all others itself."""
 
 
@@ -154,6 +158,7 @@ class StartTrace:
         node: where it started, cut to ``LONGEST_NODE``; "" while Slurm has given it no node.
         at_s: Unix seconds of the moments that are known, by the clock of the launcher's host.
         seen_s: when the launcher saw it last, of one under way; else None.
+        is_configuring: whether Slurm got its node ready then.
     """
 
     array_job_id: int
@@ -163,6 +168,7 @@ class StartTrace:
     weights: Weights = NOT_TOLD
     node: Annotated[str, Field(max_length=LONGEST_NODE)] = ""
     seen_s: float | None = None
+    is_configuring: bool = False
 
     @property
     def start_class(self) -> StartClass:
@@ -218,7 +224,8 @@ def phases_of(trace: StartTrace) -> tuple[PhaseTime, ...]:
     ]
     if trace.seen_s is not None:
         passed_s = max(0.0, round(trace.seen_s - trace.at_s[moments[-1]], 3))
-        phases.append(PhaseTime(_GOES_ON[moments[-1]], passed_s))
+        goes_on = "boot" if trace.is_configuring else _GOES_ON[moments[-1]]
+        phases.append(PhaseTime(goes_on, passed_s))
     return tuple(phases)
 
 

@@ -156,6 +156,10 @@ class SlotView(Message):
     """
     node_held_millislices: int | None = None
     """What jobs hold of the slot's node now, with the slot's own job."""
+    is_configuring: bool = False
+    """Whether Slurm still gets the slot's node ready: it boots a node that power saving had ended,
+    and moves ``start_s`` to the end of the boot, or waits for a prolog.
+    """
 
 
 class ServiceView(Message):
@@ -187,6 +191,8 @@ class ServiceView(Message):
     """
     memory_mib: int | None = None
     """Memory of one of a replica's GPUs; None where no source gives it."""
+    wakes_node: bool = False
+    """Whether its next replica has to wait for a boot: only on powered-down nodes are GPUs free."""
 
 
 MOST_AVOIDED = 16

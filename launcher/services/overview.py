@@ -489,6 +489,8 @@ def _why(slot: SlotView) -> str:
         return f"ends in {slot.ends_in_s} s: {slot.ends_why}"
     if slot.state == "released" and slot.reason != "None":
         return slot.reason
+    if slot.is_configuring:
+        return "Slurm gets its node ready (CONFIGURING)"
     if slot.state == "ending":
         return "Slurm is ending it (COMPLETING)"
     return slot.last_failure if slot.state == "held" else ""

@@ -254,6 +254,7 @@ def _bounded(scaling: Scaling, replicas: int) -> int:
 
 def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
     load, delays = look.load, learn_starts(memory.delays, look.starts)
+    delays = replace(delays, wakes_node=look.wakes_node)
     counts = (load.arrived, load.answered, load.in_flight, load.given_up)
     seen = LastCounters(look.at_s, *counts, load.counter, load.queued)
     idle = learn_pause(memory.idle, load.total, look.at_s)
@@ -736,7 +737,8 @@ def _ready_in_s(memory: Memory, look: ServiceLook, scaling: Scaling) -> float | 
     if supply.ready:
         return load.waiting * memory.service_s / (supply.ready * scaling.concurrency)
     if supply.starting:
-        return memory.delays.load_s
+        boots = supply.booting == supply.starting
+        return (memory.delays.boot_s if boots else 0.0) + memory.delays.load_s
     return None if look.room == 0 and not supply.pending else memory.delays.start_s
 
 

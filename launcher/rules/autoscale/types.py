@@ -52,6 +52,7 @@ class Supply:
         ready: get requests.
         draining: finish the requests that they have; may be taken back.
         borrowed: how many of all these run on borrowed quota.
+        booting: how many of ``starting`` wait for their node.
     """
 
     pending: int = 0
@@ -59,6 +60,7 @@ class Supply:
     ready: int = 0
     draining: int = 0
     borrowed: int = 0
+    booting: int = 0
 
     @property
     def coming(self) -> int:
@@ -72,13 +74,15 @@ class ReplicaStart:
 
     Attributes:
         queue_s: seconds from release to the allotment of a slice.
-        load_s: seconds from the allotment until its model answered.
+        load_s: seconds from the allotment, or the boot, until its model answered.
         start_class: where its weights were.
+        boot_s: seconds from the allotment until its node had booted; 0 if that was awake.
     """
 
     queue_s: float
     load_s: float
     start_class: StartClass = "remote"
+    boot_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ class ServiceLook:
         tokens: what replicas have counted since the launcher's start; None if not known.
         servers: what replicas' servers say that they work on; None if not known.
         serving: replicas of all generations that get requests; 0 if others finish requests, too.
+        wakes_node: whether the next replica has to wait for a node's boot.
     """
 
     at_s: float
@@ -105,6 +110,7 @@ class ServiceLook:
     serving: int = 0
     tokens: TokenCounts | None = None
     servers: ServersLoad | None = None
+    wakes_node: bool = False
 
 
 @dataclass(frozen=True)

@@ -89,10 +89,11 @@ def down_run(
 
     A run with unknown ports (its step does not start) counts, too: it holds a slice.
     ``start_timeout_s`` counts from when this launcher (or the one that saved the state it has)
-    first saw the replica not ready: whether it was ready before is not known. ``is_refused``:
-    nothing listens where it was.
+    first saw the replica not ready: whether it was ready before is not known. It does not count
+    while its node boots, which Slurm bounds by ResumeTimeout. ``is_refused``: nothing listens where
+    it was.
     """
-    if seen.state not in {"starting", "running"}:
+    if seen.state not in {"starting", "running"} or seen.is_configuring:
         return None
     run = run or ReplicaRun(seen.job_id or 0, seen.start_s or 0, _NOWHERE)
     starts = slot.phase is Phase.STARTING

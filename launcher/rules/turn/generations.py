@@ -211,6 +211,7 @@ def generation(sight: GenerationInput, generation_state: GenerationState) -> Gen
         failures=failures,
         late_s=_late_s(generation_state, failed, start_timeout_s),
         ran_on=_ran_on(generation_state, verified, down, now_s) if failures else frozenset(),
+        allotted_s=_allotted_s(view, generation_state.allotted_s, verified),
     )
     return Generation(
         view,
@@ -411,10 +412,28 @@ def _starts(
             now is not None and now.at_s == sight.now_s and slot.index in generation_state.alive
         )
         if is_new and slot.released_s is not None and slot.start_s is not None:
-            queue_s = max(0.0, float(slot.start_s - slot.released_s))
+            allotted_s = generation_state.allotted_s.get(slot.index, slot.start_s)
+            queue_s = max(0.0, float(allotted_s - slot.released_s))
             load_s = max(0.0, sight.now_s - slot.start_s)
-            starts.append(ReplicaStart(queue_s, load_s, _start_class(sight, slot.index)))
+            boot_s = max(0.0, float(slot.start_s - allotted_s))
+            starts.append(ReplicaStart(queue_s, load_s, _start_class(sight, slot.index), boot_s))
     return tuple(starts)
+
+
+def _allotted_s(
+    view: ServiceView, before: Mapping[int, int], verified: Mapping[int, Verified]
+) -> Mapping[int, int]:
+    """Return when slots that are not ready yet got a node that had to be made ready first."""
+    starting = [
+        slot
+        for slot in view.slots
+        if slot.state in {"starting", "running"} and slot.index not in verified
+    ]
+    return {
+        slot.index: before.get(slot.index, slot.start_s)
+        for slot in starting
+        if slot.start_s is not None and (slot.is_configuring or slot.index in before)
+    }
 
 
 def _start_class(sight: GenerationInput, index: int) -> StartClass:
@@ -505,6 +524,7 @@ def _slot(
         is_borrowed=seen.is_borrowed,
         is_stuck=_is_stuck(seen, sight.now_s),
         node_held_millislices=seen.node_held_millislices or 0,
+        is_configuring=seen.is_configuring,
     )
 
 

@@ -151,6 +151,7 @@ def _scaled(
             tuple(start for generation in generations for start in generation.starts),
             scaling_inputs.room(generations, first.free),
             is_known=any(sight.look.backend is not None for sight in sights),
+            wakes_node=any(generation.view.wakes_node for generation in generations),
         ),
     )
     counts = pool_replicas.counts(pool, decision.wanted, asked_for.max_replicas)

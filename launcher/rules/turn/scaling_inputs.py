@@ -116,6 +116,7 @@ def supply(slots: Iterable[Slot]) -> Supply:
         ready=sum(slot.phase is Phase.SERVING for slot in counted),
         draining=sum(slot.phase is Phase.DRAINING for slot in counted),
         borrowed=sum(slot.is_borrowed for slot in counted),
+        booting=sum(slot.is_configuring for slot in waiting),
     )
 
 

@@ -417,6 +417,7 @@ def scaled(
             serving=scaling_inputs.serving(slots) if len(serve) == 1 else 0,
             tokens=look.heard.tokens.get(look.key),
             servers=look.heard.loads.get(look.key),
+            wakes_node=newest.view.wakes_node,
         ),
     )
     if lineless := _lineless(look):

@@ -67,6 +67,7 @@ class Slot:
         node_held_millislices: what all jobs hold of its node; 0 if that is not known.
         is_doubted: whether it gets no requests until it has answered an inference.
         models: how many models of its pool it has ready; 0 without a pool.
+        is_configuring: whether Slurm still gets its node ready, which may have to boot.
     """
 
     id: SlotId
@@ -82,6 +83,7 @@ class Slot:
     node_held_millislices: int = 0
     is_doubted: bool = False
     models: int = 0
+    is_configuring: bool = False
 
     @property
     def is_replaced(self) -> bool:

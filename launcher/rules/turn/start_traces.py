@@ -243,6 +243,7 @@ def _after(
         return replace(trace, at_s=in_order({**trace.at_s, "released": now_s}))
     trace = replace(trace, node=slot.node[:LONGEST_NODE] or trace.node)
     trace = _with(trace, _told_by_slurm(trace, slot, now_s))
+    trace = replace(trace, is_configuring=slot.is_configuring)
     proof = generation.state.verified.get(trace.slot)
     if proof is None or proof.at_s < trace.at_s["desired"]:
         return _ended(trace, now_s) if slot.state == "ending" else trace
@@ -321,12 +322,19 @@ def _is_delayed(slot: SlotView) -> bool:
 
 
 def _told_by_slurm(trace: StartTrace, slot: SlotView, now_s: float) -> Mapping[Moment, float]:
-    """Return when Slurm gave the slot its slice: as long after its release as Slurm says."""
+    """Return when Slurm gave the slot its slice: as long after its release as Slurm says.
+
+    Of a node that had to boot first Slurm then says the end of the boot.
+    """
     released_s = trace.at_s.get("released")
     if released_s is None or slot.start_s is None or slot.released_s is None:
         return {}
     started_s = released_s + slot.start_s - slot.released_s
-    return {"started": started_s} if released_s <= started_s <= now_s + AHEAD_S else {}
+    if not released_s <= started_s <= now_s + AHEAD_S:
+        return {}
+    allotted_s = trace.at_s.get("started", started_s)
+    is_booted = trace.is_configuring and not slot.is_configuring and started_s >= allotted_s + 1
+    return {"booted" if is_booted else "started": started_s}
 
 
 def _ready(

@@ -81,6 +81,7 @@ class GenerationState:
         late_s: seconds within which the last failed start was not ready; 0 if it failed otherwise.
         ran_on: nodes on which replicas had settled while ``failures`` were remembered.
         models: of a service in a pool, the models that its ready replicas were told to have.
+        allotted_s: by Slurm's clock, when slots got nodes that had to be made ready for them.
     """
 
     backoff: Backoff = field(default_factory=Backoff)
@@ -106,6 +107,7 @@ class GenerationState:
     ran_on: frozenset[str] = frozenset()
     late_s: int = 0
     models: Mapping[int, Told] = field(default_factory=dict, hash=False)
+    allotted_s: Mapping[int, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

@@ -60,11 +60,11 @@ def lacking_weights(
     if job is None:
         return ()
     gpus, needed = wanted_on_nodes(job)
-    could = [node for node in nodes if _could_run(node, job, gpus)]
-    room = {node.name: _room(node, gpus) for node in could}
-    lowest = min((node.weight for node in could if room[node.name]), default=0)
-    free = {node.name for node in could if room[node.name] and node.weight == lowest}
-    left = sum(room[name] for name in free & holders) - _waiting(services, job)
+    could = [node for node in nodes if could_run(node, job, gpus)]
+    rooms = {node.name: room(node, gpus) for node in could}
+    lowest = min((node.weight for node in could if rooms[node.name]), default=0)
+    free = {node.name for node in could if rooms[node.name] and node.weight == lowest}
+    left = sum(rooms[name] for name in free & holders) - _waiting(services, job)
     tag = JobTag.find(job.admin_comment)
     had = frozenset(tag.avoids if tag is not None else ())
     others = had if free - holders <= had and had.isdisjoint(holders) else free - holders
@@ -152,7 +152,7 @@ def _holders(traces: Iterable[StartTrace], array_job_id: int) -> frozenset[str]:
     )
 
 
-def _room(node: NodeView, gpus: Mapping[str, int]) -> int:
+def room(node: NodeView, gpus: Mapping[str, int]) -> int:
     """Return how many slots with such GPUs find theirs free on the node."""
     counts = (idle(node, name) // count for name, count in gpus.items())
     return 0 if node.blocked else max(0, min(counts, default=0))
@@ -178,12 +178,13 @@ def _bounded(
     if job.reason == _NO_NODE:
         return ()
     gpus, needed = wanted_on_nodes(job)
-    could = {node.name for node in nodes if _could_run(node, job, gpus)} - own
+    could = {node.name for node in nodes if could_run(node, job, gpus)} - own
     most = max(0, min(len(could) // 2, len(could) - needed))
     return tuple(sorted([name for name in avoid if name in could][:most]))
 
 
-def _could_run(node: NodeView, job: JobView, gpus: Mapping[str, int]) -> bool:
+def could_run(node: NodeView, job: JobView, gpus: Mapping[str, int]) -> bool:
+    """Whether Slurm starts jobs on the node, and it has what the job needs there, free or not."""
     has_gpus = all(node.gpus.get(name, 0) >= count for name, count in gpus.items())
     return has_gpus and is_usable(node) and node.is_in(frozenset(job.partition.split(",")))
 

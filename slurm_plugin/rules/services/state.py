@@ -18,7 +18,7 @@ from slicewise.cluster.language.jobs import (
     model_files,
 )
 from slicewise.cluster.language.service import MAX_SLOTS, whole_number
-from slicewise.cluster.language.slurm.node_states import is_drained
+from slicewise.cluster.language.slurm.node_states import boots, is_asleep, is_drained
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.messages import (
     SOON_S,
@@ -33,6 +33,8 @@ from slicewise.slurm_plugin.rules.admission.snapshot import GpuType, Living
 from slicewise.slurm_plugin.rules.common.costs import job_cost, run_cost
 from slicewise.slurm_plugin.rules.common.free_instances import free_instances
 from slicewise.slurm_plugin.rules.common.qos_names import holder_of, is_borrowed
+from slicewise.slurm_plugin.rules.quota.jobs import wanted_on_nodes
+from slicewise.slurm_plugin.rules.services.avoidance import could_run, room
 
 
 @dataclass(frozen=True)
@@ -130,11 +132,38 @@ def services(
         for array, tag in sorted(arrays.items())
         if array in observation.directives
     )
+    answers: dict[tuple[object, ...], bool] = {}
+    has_asleep = any(map(is_asleep, observation.nodes))
     return tuple(
-        view.model_copy(update={"memory_mib": memory_mib.get(view.profile)})
+        view.model_copy(
+            update={
+                "memory_mib": memory_mib.get(view.profile),
+                "wakes_node": has_asleep
+                and _wakes_node(jobs_by_array[view.array_job_id], observation.nodes, answers),
+            }
+        )
         for view in views
         if view is not None
     )
+
+
+def _wakes_node(
+    jobs: Sequence[JobView], nodes: Iterable[NodeView], answers: dict[tuple[object, ...], bool]
+) -> bool:
+    """Whether what these jobs ask for is free, but not on as many awake nodes as each needs.
+
+    ``answers`` are those for other services, by what they ask for.
+    """
+    job = next((job for job in jobs if job.gpus), None)
+    if job is None:
+        return False
+    gpus, needed = wanted_on_nodes(job)
+    wish = (job.partition, tuple(gpus.items()), needed)
+    if wish not in answers:
+        free = [node for node in nodes if could_run(node, job, gpus) and room(node, gpus)]
+        awake = sum(not (is_asleep(node) or boots(node)) for node in free)
+        answers[wish] = awake < needed <= len(free)
+    return answers[wish]
 
 
 def living(
@@ -273,6 +302,7 @@ def _slot(
             "files_digest": model_files(job),
             "start_s": job.start_s,
             "time_left_s": _time_left_s(job, now_s),
+            "is_configuring": job.state is JobState.CONFIGURING,
             "ends_in_s": ends_in_s,
             "ends_why": why,
         }

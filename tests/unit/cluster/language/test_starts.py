@@ -34,11 +34,11 @@ def trace(state: StartState = "ready", seen_s: float | None = None, **at_s: floa
 def test_the_phases_of_a_whole_start_follow_each_other_from_first_to_last_moment():
     phases = phases_of(StartTrace(814, 0, WHOLE, "ready"))
     assert [phase.phase for phase in phases] == [
-        *("notice", "decide", "grant", "queue", "launch", "copy", "step", "load"),
+        *("notice", "decide", "grant", "queue", "boot", "launch", "copy", "step", "load"),
         *("check", "route", "answer"),
     ]
     assert {phase.seconds for phase in phases} == {1.0}
-    assert total_s(StartTrace(814, 0, WHOLE, "ready")) == 11.0
+    assert total_s(StartTrace(814, 0, WHOLE, "ready")) == 12.0
 
 
 def test_a_phase_whose_beginning_is_not_known_has_those_before_it():

@@ -7,7 +7,7 @@ import pytest
 
 from slicewise.launcher.rules.autoscale.arrivals import Arrivals
 from slicewise.launcher.rules.autoscale.capacity import ReplicaCapacity
-from slicewise.launcher.rules.autoscale.policy import Memory, Peak, autoscale, initial
+from slicewise.launcher.rules.autoscale.policy import Memory, Peak, autoscale, horizon_of, initial
 from slicewise.launcher.rules.autoscale.service_time import WorkDone
 from slicewise.launcher.rules.autoscale.types import (
     ReplicaStart,
@@ -509,6 +509,8 @@ def test_so_many_may_wait_as_begin_within_the_objective(
         (Supply(starting=1), None, pytest.approx(25, rel=0.3)),
         (Supply(), 1, pytest.approx(28, rel=0.3)),
         (Supply(), 0, None),
+        (Supply(starting=1, booting=1), None, pytest.approx(225, rel=0.3)),
+        (Supply(starting=2, booting=1), None, pytest.approx(25, rel=0.3)),
     ],
 )
 def test_it_estimates_when_who_waits_is_served(
@@ -516,6 +518,15 @@ def test_it_estimates_when_who_waits_is_served(
 ):
     look = ServiceLook(0.0, Load(held=4), supply, room=room)
     assert autoscale(SCALING, Memory(), look)[1].ready_in_s == ready_in_s
+
+
+def test_where_a_node_has_to_boot_it_looks_as_far_ahead():
+    look = ServiceLook(0.0, Load(held=4), Supply(), wakes_node=True)
+    memory, decision = autoscale(SCALING, Memory(), look)
+    assert decision.ready_in_s == pytest.approx(228, rel=0.3)
+    assert horizon_of(memory.delays) == pytest.approx(228, rel=0.3)
+    again, _ = autoscale(SCALING, memory, replace(look, at_s=1.0, wakes_node=False))
+    assert horizon_of(again.delays) < 60
 
 
 def test_a_latency_objective_leaves_what_the_work_does_not_take():

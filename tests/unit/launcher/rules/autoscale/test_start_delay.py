@@ -1,5 +1,7 @@
 """Tests what a service's next start is expected to take, by where weights were at the last ones."""
 
+from dataclasses import replace
+
 import pytest
 
 from slicewise.cluster.language.starts import StartClass
@@ -50,3 +52,13 @@ def test_a_class_that_comes_back_takes_as_long_as_before() -> None:
 def test_of_classes_that_take_turns_the_slower_one_is_planned_with() -> None:
     assert after(*["node", "copied"] * 20).load_s > 20
     assert after(*["copied", "node"] * 20).load_s > 20
+
+
+def test_a_boot_counts_only_where_the_next_start_has_to_wait_for_one() -> None:
+    """Ten slow wakes in a row say nothing of a start on a node that is awake."""
+    woken = learn_starts(NODE, (ReplicaStart(1.0, 6.0, "node", boot_s=90.0),) * 10)
+    awake = learn_starts(NODE, (ReplicaStart(1.0, 6.0, "node"),) * 10)
+    assert (woken.start_s, woken.load_s) == (awake.start_s, awake.load_s)
+    asleep = replace(woken, wakes_node=True)
+    assert asleep.start_s == pytest.approx(NODE.start_s + 90, rel=0.2)
+    assert replace(NODE, wakes_node=True).start_s == pytest.approx(200, rel=0.3)

@@ -524,6 +524,36 @@ def test_a_start_is_measured_when_its_model_has_answered():
     assert unseen.starts == ()  # it may have been ready for long
 
 
+def test_the_boot_of_its_node_is_no_part_of_a_start_s_load():
+    state, _ = decided(view(a_slot(0, "released")), gateway(sessions=1))
+    boots = {"released_s": 40, "start_s": 42, "is_configuring": True}
+    for at_s in (101.0, 200.0):
+        seen = view(a_slot(0, "starting", **boots), at_s=at_s)
+        state, _ = decided(seen, gateway(sessions=1), state, now_s=at_s)
+    # Slurm has moved its start to the end of the boot.
+    ready = running(0, released_s=40).model_copy(update={"start_s": 250})
+    state, _ = decided(view(ready, at_s=255.0), gateway(sessions=1), state, now_s=255.0)
+    after = GenerationInput(view(ready).services[0], None, OURS, is_newest=True, now_s=260.0)
+    (start,) = generation(after, known(state)).starts
+    assert start == ReplicaStart(queue_s=2.0, load_s=10.0, boot_s=208.0)
+    assert generation(after, known(state)).state.allotted_s == {}
+
+
+def test_the_boot_of_its_node_does_not_count_as_a_late_start():
+    state: State | None = None
+    for at_s, seen_so, desired in (
+        (100.0, {"is_configuring": True}, {0}),
+        (1000.0, {"is_configuring": True}, {0}),
+        (1001.0, {"start_s": 1001}, {0}),
+        (1030.0, {"start_s": 1001}, {0}),
+        (1031.0, {"start_s": 1001}, {1}),
+    ):
+        slot = running(0).model_copy(update={**_NO_PORTS, **seen_so})
+        seen = view(slot, a_slot(1, "held"), at_s=at_s, start_timeout_s="30")
+        state, plan = decided(seen, gateway(sessions=1), state, now_s=at_s)
+        assert plan.services[0].desired == desired
+
+
 _NO_PORTS = {"state": "starting", "ports": ()}
 
 

@@ -301,6 +301,40 @@ def test_a_replica_that_slurm_requeues_starts_once_more():
     }
 
 
+def test_the_boot_of_its_node_is_a_phase_of_its_own():
+    story = Story()
+    story.wakes()
+    whole_s = int(BEGAN_S)
+    place = {"released_s": whole_s, "node": "gpu1"}
+    booting = a_slot(0, "starting", start_s=whole_s + 1, is_configuring=True, **place)
+    story.turn(2.0, booting, held=1)
+    story.turn(60.0, booting, held=1)
+    (trace,) = story.starts.under_way
+    # The daemon's answer came at 0.3: Slurm's second counts from there.
+    assert [(phase.phase, phase.seconds) for phase in phases_of(trace)][-2:] == [
+        ("queue", 1.0),
+        ("boot", 58.7),
+    ]
+    story.turn(92.0, a_slot(0, "starting", start_s=whole_s + 91, **place), held=1)
+    story.turn(93.0, a_slot(0, "starting", start_s=whole_s + 91, **place), held=1)
+    (trace,) = story.starts.under_way
+    assert [(phase.phase, phase.seconds) for phase in phases_of(trace)][-3:] == [
+        ("queue", 1.0),
+        ("boot", 90.0),
+        ("load", 1.7),
+    ]
+
+
+def test_a_node_that_was_ready_in_a_moment_has_not_booted():
+    story = Story()
+    story.wakes()
+    whole_s = int(BEGAN_S)
+    place = {"released_s": whole_s, "start_s": whole_s + 1, "node": "gpu1"}
+    story.turn(2.0, a_slot(0, "starting", is_configuring=True, **place), held=1)
+    story.turn(3.0, a_slot(0, "starting", **place), held=1)
+    assert "booted" not in moments(story.starts.under_way[0])
+
+
 def test_one_that_slurm_requeues_before_it_is_ready_has_ended():
     story = Story()
     story.wakes()

@@ -7,7 +7,7 @@ import pytest
 from builders.jobs import a_job
 from builders.nodes import a_node
 
-from slicewise.cluster.language.jobs import SHAPES_NODE, JobState, JobView, StepView
+from slicewise.cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView, StepView
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.messages import WHEN_REPLACED_S, BudgetView, SlotView
 from slicewise.slurm_plugin.rules.services import state as decide
@@ -158,6 +158,37 @@ STATES = [
 @pytest.mark.parametrize(("job", "state"), STATES)
 def test_slot_states(job: JobView, state: str) -> None:
     assert slots_of(look(untouched(0), job))[1].state == state
+
+
+def test_a_slot_whose_node_boots_says_so() -> None:
+    boots = task(1, JobState.CONFIGURING, nodes=("gpu01",), start_s=1000)
+    assert slots_of(look(untouched(0), boots))[1].is_configuring
+    assert not slots_of(look(untouched(0), running(1)))[1].is_configuring
+
+
+AWAKE, FULL = NODE, replace(NODE, gpus_allotted={"1g.10gb": 7})
+ASLEEP = a_node("gpu02", "IDLE", "POWERED_DOWN")
+BOOTS = a_node("gpu03", "MIXED", "POWERING_UP", held=1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wakes"),
+    [
+        ((AWAKE,), False),
+        ((AWAKE, ASLEEP), False),
+        ((FULL, ASLEEP), True),
+        ((FULL, BOOTS, ASLEEP), True),
+        # None is free: how long that takes is no question of boots.
+        ((FULL,), False),
+        ((FULL, replace(ASLEEP, partitions=frozenset({"cpu"}))), False),
+        ((FULL, replace(ASLEEP, states=frozenset({"DOWN", "POWERED_DOWN"}))), False),
+    ],
+)
+def test_a_service_says_whether_its_next_replica_wakes_a_node(
+    nodes: tuple[NodeView, ...], wakes: bool
+) -> None:
+    (service,) = decide.services(replace(look(untouched(0)), nodes=nodes), COSTS)
+    assert service.wakes_node is wakes
 
 
 ENDING = task(1, JobState.COMPLETING, start_s=1500, end_s=1520, nodes=("gpu01",))
