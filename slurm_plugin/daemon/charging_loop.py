@@ -22,7 +22,7 @@ from slicewise.slurm_plugin.quota_cycle.rollover import (
 from slicewise.slurm_plugin.quota_cycle.share_hours import share_hours, share_pools
 from slicewise.slurm_plugin.rules.accounting.charging import (
     ACCOUNTING_DELAY_S,
-    Tariff,
+    Rates,
     charge,
     known_end_s,
     next_watermark_s,
@@ -59,9 +59,9 @@ _MOST_TOLD = 16
 """Most log lines in one turn about refused charges, and about GPUs without a type."""
 
 
-def tariff(settings: Settings, policy: Policy) -> Tariff:
-    """The tariff of this cluster: costs, managed partitions, and which tenant pays for which."""
-    return Tariff(
+def rates_of(settings: Settings, policy: Policy) -> Rates:
+    """The rates of this cluster: costs, managed partitions, and which tenant pays for which."""
+    return Rates(
         settings.cluster.name,
         frozenset(settings.cluster.partitions),
         settings.costs,
@@ -240,7 +240,7 @@ class ChargingLoop:
         answered_s = monotonic_s - (self._answering_since_s or monotonic_s)
         has_caught_up = records is not None and answered_s >= ACCOUNTING_DELAY_S
         lost = lost_ends(gone, monotonic_s) if has_caught_up else {}
-        rates = tariff(self._settings, self._policy)
+        rates = rates_of(self._settings, self._policy)
         shown = unmoved(records or (), rates.cluster, gone)
         decided = charge(rates, jobs, shown, reservations, lost)
         if decided.charges:

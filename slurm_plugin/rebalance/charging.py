@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
 from slicewise.cluster.language.jobs import RunRecord
 from slicewise.cluster.language.rebalances import StepOutcome
-from slicewise.slurm_plugin.daemon.charging_loop import tariff
+from slicewise.slurm_plugin.daemon.charging_loop import rates_of
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.quota_cycle.post_charges import post
 from slicewise.slurm_plugin.quota_cycle.rollover import begun_periods, roll_over_budgets
@@ -29,7 +29,7 @@ async def reconcile(site: RunContext, look: RebalanceLook, *, apply: bool) -> Re
     ledger = site.ledger
     reservations = await asyncio.to_thread(ledger.charges.open_reservations)
     records, why = await _records(site, look, apply=apply)
-    decided = charge(tariff(site.settings, look.policy), look.jobs, records, reservations, {})
+    decided = charge(rates_of(site.settings, look.policy), look.jobs, records, reservations, {})
     new: Collection[RunKey] = ()
     if decided.charges and apply:
         posted = await asyncio.to_thread(post, ledger, decided.charges)

@@ -19,7 +19,7 @@ from slicewise.slurm_plugin.quota_cycle.rollover import roll_over_budgets
 from slicewise.slurm_plugin.rules.accounting.budgets import amended, unspent
 from slicewise.slurm_plugin.rules.accounting.charging import (
     ACCOUNTING_DELAY_S,
-    Tariff,
+    Rates,
     charge,
     next_watermark_s,
 )
@@ -196,9 +196,9 @@ class World(RuleBasedStateMachine):
         self.policy[tenant] = replace(self.policy[tenant], budget=budget)
 
     @property
-    def tariff(self) -> Tariff:
+    def rates(self) -> Rates:
         pay = payers(self.policy)
-        return Tariff(self.cluster, frozenset({PARTITION}), COSTS, pay, self.node_failure)
+        return Rates(self.cluster, frozenset({PARTITION}), COSTS, pay, self.node_failure)
 
     def _running(self, job_id: int) -> SimulatedRun | None:
         own = (run for run in self.runs if run.job_id == job_id and run.end_s is None)
@@ -434,7 +434,7 @@ class World(RuleBasedStateMachine):
         records = self._accounting(since_s) if accounting else ()
         reservations = store.charges.open_reservations()
         decided = charge(
-            self.tariff, self.looked[1], records, reservations, lost if accounting else {}
+            self.rates, self.looked[1], records, reservations, lost if accounting else {}
         )
         self.decided.append(decided.charges)
         store.charges.post(decided.charges)

@@ -28,7 +28,7 @@ from slicewise.sandbox.host.process import is_alive
 from slicewise.sandbox.servers.postgres import binaries
 from slicewise.slurm_plugin.ledger import backups, schema_revisions
 from slicewise.slurm_plugin.ledger.store import Ledger
-from slicewise.slurm_plugin.rules.accounting.charging import Tariff, charge
+from slicewise.slurm_plugin.rules.accounting.charging import Rates, charge
 
 pytestmark = pytest.mark.integration
 
@@ -229,7 +229,7 @@ def test_what_ended_after_a_dump_is_charged_in_the_restored_ledger_once(
     for one in since:
         assert ledger.charges.post([one])
     shown = [accounted(*one) for one in ((1, 10), (ended, 20), (lasts, None), (missed, 7))]
-    rates = Tariff("testing", frozenset({"gpu"}), {"1g.10gb": Millislices(1000)}, {}, "tenant")
+    rates = Rates("testing", frozenset({"gpu"}), {"1g.10gb": Millislices(1000)}, {}, "tenant")
     engine = postgres_engine(database)
     with backups._scratch(engine) as scratch:
         backups._run((*backups._RESTORE, str(dumped)), scratch)

@@ -10,7 +10,7 @@ from stand_ins.scripted import job
 
 from slicewise.cluster.language.jobs import JobState, JobView
 from slicewise.cluster.language.replica_shape import ReplicaShape
-from slicewise.slurm_plugin.rules.accounting.charging import Tariff, charge
+from slicewise.slurm_plugin.rules.accounting.charging import Rates, charge
 from slicewise.slurm_plugin.rules.accounting.types import TransferKind
 from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob, wanted_on_nodes
 from slicewise.slurm_plugin.rules.quota.nodes import gpus_on_nodes
@@ -120,9 +120,9 @@ def test_a_lease_costs_all_of_it_and_ends_before_a_wall_on_any_node(
 @given(SHAPES, st.integers(1, 7200))
 def test_a_run_is_charged_for_all_of_it(shape: ReplicaShape, seconds: int) -> None:
     run = SimulatedRun(7, START_S, {KIND: shape.request.count}, PARTITION, 7200)
-    tariff = Tariff("testing", frozenset({PARTITION}), COSTS, {}, "tenant")
+    rates = Rates("testing", frozenset({PARTITION}), COSTS, {}, "tenant")
     run.end_s = run.visible_s = START_S + seconds
-    (charged,) = charge(tariff, [], [run_record(run, run.end_s)], (), {}).charges
+    (charged,) = charge(rates, [], [run_record(run, run.end_s)], (), {}).charges
     posted = [t.amount for t in charged.transfers if t.kind is TransferKind.POST]
     assert sum(posted) == shape.cost_millislices(COSTS) * seconds
     assert job_view(run).gpus == {KIND: shape.request.count}

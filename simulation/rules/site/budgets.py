@@ -18,7 +18,7 @@ from slicewise.slurm_plugin.rules.accounting.budgets import (
     posts_until,
     unspent,
 )
-from slicewise.slurm_plugin.rules.accounting.charging import Tariff, charge
+from slicewise.slurm_plugin.rules.accounting.charging import Rates, charge
 from slicewise.slurm_plugin.rules.accounting.lost_runs import LIVE
 from slicewise.slurm_plugin.rules.accounting.types import (
     DEBIT_CREDIT,
@@ -42,11 +42,11 @@ class SiteBudgets:
     """
 
     def __init__(
-        self, policy: Policy, tariff: Tariff, zone: str, now_s: float, spent: Mapping[str, int]
+        self, policy: Policy, rates: Rates, zone: str, now_s: float, spent: Mapping[str, int]
     ) -> None:
         """Begin with running periods of which ``spent`` millislice-seconds are used up."""
         self._budgets = {name: tenant.budget for name, tenant in policy.items() if tenant.budget}
-        self._zone, self._tariff = zone, tariff
+        self._zone, self._rates = zone, rates
         self._sums: Counter[tuple[str, Account]] = Counter()
         self._held: dict[RunKey, Reservation] = {}
         self._limits_s: dict[RunKey, int | None] = {}
@@ -96,7 +96,7 @@ class SiteBudgets:
         over = [self._key(record.job_id, record.start_s) for record in records]
         keys = [*over, *(self._key(job.job_id, job.start_s or 0) for job in jobs)]
         held = [self._held[key] for key in keys if key in self._held]
-        for due_charge in charge(self._tariff, jobs, records, held, {}).charges:
+        for due_charge in charge(self._rates, jobs, records, held, {}).charges:
             self._apply(due_charge)
         for job in jobs:
             self._limits_s[self._key(job.job_id, job.start_s or 0)] = job.time_limit_s
@@ -130,9 +130,9 @@ class SiteBudgets:
 
     def _roll(self, name: str, start_s: int, records: Iterable[RunRecord]) -> None:
         used = sum(
-            run_cost(record.gpus, self._tariff.costs) * (end_s - max(record.start_s, start_s))
+            run_cost(record.gpus, self._rates.costs) * (end_s - max(record.start_s, start_s))
             for record in records
-            if self._tariff.payers.get(by := holder(record.account, record.qos), by) == name
+            if self._rates.payers.get(by := holder(record.account, record.qos), by) == name
             and (end_s := record.end_s or 0) > start_s
         )
         entry = due_rollover(
@@ -156,7 +156,7 @@ class SiteBudgets:
         return Balance(name, -granted, *others)
 
     def _key(self, job_id: int, start_s: int) -> RunKey:
-        return RunKey(self._tariff.cluster, job_id, start_s)
+        return RunKey(self._rates.cluster, job_id, start_s)
 
     def _record(self, run: EndedRun) -> RunRecord:
         """The run as accounting would show it, in whole seconds."""

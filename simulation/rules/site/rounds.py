@@ -25,7 +25,7 @@ from slicewise.simulation.rules.site.spare_budgets import SpareBudgets
 from slicewise.simulation.rules.slurm_model.job_records import EndedRun
 from slicewise.simulation.rules.slurm_model.job_requests import AccountLimits, QosLimits
 from slicewise.simulation.rules.snapshot.site import untouched_ledger
-from slicewise.slurm_plugin.rules.accounting.charging import Tariff
+from slicewise.slurm_plugin.rules.accounting.charging import Rates
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.quota.calendar import in_force
 from slicewise.slurm_plugin.rules.quota.calendar_times import moment
@@ -65,14 +65,14 @@ class QuotaRounds:
         self._zone = by.settings.ledger.time_zone
         self._partitions = frozenset(by.settings.cluster.partitions)
         self._nodes = NodeIndex(self._partitions)
-        tariff = Tariff(
+        rates = Rates(
             cluster.name,
             self._partitions,
             by.settings.costs,
             payers(by.tenants),
             by.settings.ledger.node_failure,
         )
-        self._budgets = SiteBudgets(by.tenants, tariff, self._zone, now_s, by.spent)
+        self._budgets = SiteBudgets(by.tenants, rates, self._zone, now_s, by.spent)
         self._ledger = replace(
             untouched_ledger(by.tenants, moment(now_s, self._zone)),
             change_id=1,

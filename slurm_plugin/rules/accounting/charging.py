@@ -34,7 +34,7 @@ ACCOUNTING_DELAY_S = 600
 
 
 @dataclass(frozen=True)
-class Tariff:
+class Rates:
     """What GPUs on managed partitions cost, and which budgets pay for them.
 
     Attributes:
@@ -73,7 +73,7 @@ class _ShownRun:
 
 
 def charge(
-    tariff: Tariff,
+    rates: Rates,
     jobs: Iterable[JobView],
     records: Iterable[RunRecord],
     reservations: Iterable[Reservation],
@@ -93,24 +93,24 @@ def charge(
     it does not name is charged for those that slurmctld showed while it knew the job.
     """
     jobs, held = tuple(jobs), {reservation.key: reservation for reservation in reservations}
-    records = tuple(_typed(tariff.cluster, jobs, records, held))
-    ended = _ended(tariff, _whole_runs(tariff.costs, jobs, records, held), held)
+    records = tuple(_typed(rates.cluster, jobs, records, held))
+    ended = _ended(rates, _whole_runs(rates.costs, jobs, records, held), held)
     missed = {
         key: _bounded(held[key], end_s)
         for key, end_s in lost.items()
         if key in held and key not in ended
     }
-    sightings = _live(tariff, jobs) | ended | _missed(held, missed)
+    sightings = _live(rates, jobs) | ended | _missed(held, missed)
     charges: list[Charge] = []
     observations: list[Anomaly] = []
     for key in sorted(sightings):
         transfers = _transfers(sightings[key], held.get(key))
         if transfers:
             charges.append(_charge(sightings[key], held.get(key), transfers))
-            observations.extend(_observations(sightings[key], held.get(key), tariff.billing))
+            observations.extend(_observations(sightings[key], held.get(key), rates.billing))
     observations.extend(_lost(held[key], missed[key]) for key in sorted(missed))
     types = frozenset(gres_type for seen in sightings.values() for gres_type in seen.run.gres)
-    unpriced, untyped = types - tariff.costs.keys(), _untyped(tariff, jobs, records, held)
+    unpriced, untyped = types - rates.costs.keys(), _untyped(rates, jobs, records, held)
     return Charging(tuple(charges), tuple(observations), unpriced, untyped)
 
 
@@ -138,7 +138,7 @@ def _typed(
 
 
 def _untyped(
-    tariff: Tariff,
+    rates: Rates,
     jobs: Iterable[JobView],
     records: Iterable[RunRecord],
     held: Mapping[RunKey, Reservation],
@@ -148,25 +148,25 @@ def _untyped(
     ended = (record for record in records if record.end_s is not None)
     several: Iterable[JobView | RunRecord] = (*live, *ended)
     keys = (
-        RunKey(tariff.cluster, record.job_id, record.start_s)
+        RunKey(rates.cluster, record.job_id, record.start_s)
         for record in several
         if record.untyped_gpus
         and record.start_s is not None
-        and record.partition in tariff.partitions
+        and record.partition in rates.partitions
     )
     return frozenset(keys) - held.keys()
 
 
-def _live(tariff: Tariff, jobs: Iterable[JobView]) -> dict[RunKey, _ShownRun]:
+def _live(rates: Rates, jobs: Iterable[JobView]) -> dict[RunKey, _ShownRun]:
     """Return the runs of current jobs on managed partitions.
 
     Jobs with unreadable records are left out: nothing is reserved for them, and they keep their
     reservations, because accounting settles these in the end.
     """
     sightings = (
-        _sighting(tariff, job, job.start_s, job.task, None)
+        _sighting(rates, job, job.start_s, job.task, None)
         for job in jobs
-        if job.state in LIVE and job.start_s is not None and job.partition in tariff.partitions
+        if job.state in LIVE and job.start_s is not None and job.partition in rates.partitions
         if not job.is_doubtful and "time_limit_s" not in job.unread
     )
     return {sighting.run.key: sighting for sighting in sightings if sighting.run.gres}
@@ -212,7 +212,7 @@ def _whole_runs(
 
 
 def _ended(
-    tariff: Tariff, records: Iterable[RunRecord], held: Mapping[RunKey, Reservation]
+    rates: Rates, records: Iterable[RunRecord], held: Mapping[RunKey, Reservation]
 ) -> dict[RunKey, _ShownRun]:
     """Return the runs that accounting shows as ended, on managed partitions or with reservations.
 
@@ -220,12 +220,12 @@ def _ended(
     """
     shown_runs: dict[RunKey, _ShownRun] = {}
     for record in sorted(records, key=lambda record: record.end_s or 0):
-        key = RunKey(tariff.cluster, record.job_id, record.start_s)
-        managed = record.partition in tariff.partitions and record.gpus
+        key = RunKey(rates.cluster, record.job_id, record.start_s)
+        managed = record.partition in rates.partitions and record.gpus
         if record.end_s is not None and (managed or key in held):
             # If two runs start in the same second, the first one has no length: the later end wins.
-            seen = _sighting(tariff, record, record.start_s, record.task, record.end_s)
-            failed = tariff.node_failure == "operator" and record.state in _NODE_FAILURES
+            seen = _sighting(rates, record, record.start_s, record.task, record.end_s)
+            failed = rates.node_failure == "operator" and record.state in _NODE_FAILURES
             shown_runs[key] = replace(seen, waived=failed)
     return shown_runs
 
@@ -252,17 +252,17 @@ def _lost(run: Run, end_s: int) -> Anomaly:
 
 
 def _sighting(
-    tariff: Tariff, seen: JobView | RunRecord, start_s: int, task: str, end_s: int | None
+    rates: Rates, seen: JobView | RunRecord, start_s: int, task: str, end_s: int | None
 ) -> _ShownRun:
     gres, counts_for = seen.gpus, holder(seen.account, seen.qos)
     run = Run(
-        key=RunKey(tariff.cluster, seen.job_id, start_s),
+        key=RunKey(rates.cluster, seen.job_id, start_s),
         tenant=seen.account,
         user=seen.user,
         task=task,
         gres=gres,
-        cost_millislices=run_cost(gres, tariff.costs),
-        payer=tariff.payers.get(counts_for, counts_for),
+        cost_millislices=run_cost(gres, rates.costs),
+        payer=rates.payers.get(counts_for, counts_for),
     )
     wanted_s = UNLIMITED_RESERVE_S if seen.time_limit_s is None else seen.time_limit_s
     limit_s = min(max(1, wanted_s), MOST_RESERVED_S)

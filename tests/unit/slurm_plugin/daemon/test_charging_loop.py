@@ -18,7 +18,7 @@ from slicewise.cluster.language.jobs import JobState, JobView, RunRecord
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import MillisliceSeconds
 from slicewise.cluster.settings.read import load_settings
-from slicewise.slurm_plugin.daemon.charging_loop import HELD_BACK_S, ChargingLoop, tariff
+from slicewise.slurm_plugin.daemon.charging_loop import HELD_BACK_S, ChargingLoop, rates_of
 from slicewise.slurm_plugin.rules.accounting.charging import ACCOUNTING_DELAY_S
 from slicewise.slurm_plugin.rules.accounting.lost_runs import LOST_AFTER_S
 from slicewise.slurm_plugin.rules.accounting.types import Charge, RunKey
@@ -609,4 +609,4 @@ async def test_a_clock_that_is_believed_makes_accountings_answers_no_older(books
 def test_runs_are_judged_by_what_the_site_bills(tmp_path: Path) -> None:
     file = tmp_path / "slicewise.toml"
     file.write_text(ETC.read_text().replace("# billing_per_slice = 1000", "billing_per_slice = 8"))
-    assert tariff(load_settings(file), {}).billing == BillingUnit(Fraction(8))
+    assert rates_of(load_settings(file), {}).billing == BillingUnit(Fraction(8))

@@ -15,7 +15,7 @@ from slicewise.cluster.language.periods import Period, next_start_s, period_star
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.slurm_plugin.quota_cycle.rollover import roll_over_budgets
 from slicewise.slurm_plugin.rules.accounting.budgets import left, unspent
-from slicewise.slurm_plugin.rules.accounting.charging import Tariff, charge
+from slicewise.slurm_plugin.rules.accounting.charging import Rates, charge
 from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry, Charge, RunKey
 from slicewise.slurm_plugin.rules.quota.types import Budget
 
@@ -23,7 +23,7 @@ JANUARY_S = period_start_s(Period.MONTH, 1_800_000_000, "UTC")
 FEBRUARY_S = next_start_s(Period.MONTH, JANUARY_S, "UTC") or 0
 BUDGET = Budget(Period.MONTH, MillisliceSeconds(1000), MillisliceSeconds(200))
 POLICY = {"lone": tenant("lone", budget=BUDGET)}
-TARIFF = Tariff("simulated", frozenset({PARTITION}), {"1g.10gb": Millislices(1)}, {}, "tenant")
+RATES = Rates("simulated", frozenset({PARTITION}), {"1g.10gb": Millislices(1)}, {}, "tenant")
 LONE = 2
 """The number of a job of that tenant."""
 
@@ -44,7 +44,7 @@ class Rolled(MemoryStore):
     def use(self, start_s: int, seconds: int) -> None:
         """By a run that no look saw while it ran."""
         run = SimulatedRun(LONE, start_s, {"1g.10gb": 1}, PARTITION, 60, end_s=start_s + seconds)
-        self.post(charge(TARIFF, (), (run_record(run, start_s + seconds),), (), {}).charges)
+        self.post(charge(RATES, (), (run_record(run, start_s + seconds),), (), {}).charges)
 
     def roll(self, at_s: int) -> int:
         """What is unspent afterwards."""
@@ -70,7 +70,7 @@ def test_a_run_over_the_boundary_counts_in_both_periods():
 def test_a_first_budget_does_not_pay_for_what_ran_before_it():
     ledger, at_s = MemoryStore(), JANUARY_S + 5000
     run = job_view(SimulatedRun(LONE, JANUARY_S - 10, {"1g.10gb": 1}, PARTITION, None))
-    ledger.charges.post(charge(TARIFF, (run,), (), (), {}).charges)
+    ledger.charges.post(charge(RATES, (run,), (), (), {}).charges)
     roll_over_budgets(ledger, POLICY, "UTC", (run,), at_s, change_id=0)
     held, balances, rollovers = (
         ledger.charges.open_reservations(),
@@ -87,7 +87,7 @@ def test_a_first_period_waits_while_the_ledger_refuses_what_a_run_used_before_it
     """Else the new budget would pay for it once the ledger takes it."""
     ledger, start_s = MemoryStore(), JANUARY_S + 100
     run = job_view(SimulatedRun(LONE, start_s, {"1g.10gb": 1}, PARTITION, None))
-    ledger.charges.post(charge(TARIFF, (run,), (), (), {}).charges)
+    ledger.charges.post(charge(RATES, (run,), (), (), {}).charges)
     begin = partial(roll_over_budgets, ledger, POLICY, "UTC", (run,), change_id=0)
 
     def refuse(charges: Sequence[Charge]) -> frozenset[RunKey]:
@@ -122,11 +122,11 @@ def test_a_period_waits_for_a_run_of_the_last_one_that_is_not_settled():
     """It runs no more, and accounting does not show its end yet."""
     ledger = Rolled()
     run = SimulatedRun(LONE, FEBRUARY_S - 50, {"1g.10gb": 1}, PARTITION, 600)
-    ledger.charges.post(charge(TARIFF, (job_view(run),), (), (), {}).charges)
+    ledger.charges.post(charge(RATES, (job_view(run),), (), (), {}).charges)
     assert roll_over_budgets(ledger, POLICY, "UTC", (), FEBRUARY_S + 100, change_id=0) == ()
     run.end_s, run.visible_s = FEBRUARY_S + 20, FEBRUARY_S + 200
     ended = (run_record(run, FEBRUARY_S + 200),)
-    ledger.charges.post(charge(TARIFF, (), ended, ledger.charges.open_reservations(), {}).charges)
+    ledger.charges.post(charge(RATES, (), ended, ledger.charges.open_reservations(), {}).charges)
     assert ledger.roll(FEBRUARY_S + 200) == 1000 + 200 - 20
 
 

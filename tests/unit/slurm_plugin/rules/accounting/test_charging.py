@@ -10,16 +10,16 @@ from slicewise.cluster.language.jobs import JobState, RunRecord
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.slurm_plugin.rules.accounting.charging import (
     ACCOUNTING_DELAY_S,
-    Tariff,
+    Rates,
     charge,
     next_watermark_s,
 )
 from slicewise.slurm_plugin.rules.accounting.types import Charging, Reservation, RunKey
 from slicewise.slurm_plugin.rules.common.costs import run_cost
 
-TARIFF = Tariff("testing", frozenset({PARTITION}), COSTS, {"tenant1": "group"}, "tenant")
+RATES = Rates("testing", frozenset({PARTITION}), COSTS, {"tenant1": "group"}, "tenant")
 DAY_S = 86_400
-OPERATOR_PAYS = replace(TARIFF, node_failure="operator")
+OPERATOR_PAYS = replace(RATES, node_failure="operator")
 
 
 def a_run(**changes: object) -> SimulatedRun:
@@ -33,13 +33,13 @@ def a_run(**changes: object) -> SimulatedRun:
     return SimulatedRun(**(values | changes))  # type: ignore[arg-type]
 
 
-def live(run: SimulatedRun, *held: Reservation, tariff: Tariff = TARIFF) -> Charging:
-    return charge(tariff, [job_view(run)], [], held, {})
+def live(run: SimulatedRun, *held: Reservation, rates: Rates = RATES) -> Charging:
+    return charge(rates, [job_view(run)], [], held, {})
 
 
-def ended(run: SimulatedRun, seconds: int, *held: Reservation, tariff: Tariff = TARIFF) -> Charging:
+def ended(run: SimulatedRun, seconds: int, *held: Reservation, rates: Rates = RATES) -> Charging:
     run.end_s = run.visible_s = run.start_s + seconds
-    return charge(tariff, [], [run_record(run, run.end_s)], held, {})
+    return charge(rates, [], [run_record(run, run.end_s)], held, {})
 
 
 def amounts(decided: Charging) -> list[tuple[str, int, int]]:
@@ -60,19 +60,19 @@ def test_what_can_not_be_read_reserves_nothing_and_keeps_what_it_has(field: str)
     run = a_run()
     held = reservation(run)
     odd = replace(job_view(run), time_limit_s=None, unread=frozenset({field}))
-    assert charge(TARIFF, [odd], [], (), {}).charges == ()
-    assert charge(TARIFF, [odd], [], (held,), {}).charges == ()
+    assert charge(RATES, [odd], [], (), {}).charges == ()
+    assert charge(RATES, [odd], [], (held,), {}).charges == ()
 
 
 @pytest.mark.parametrize("qos", ["slicewise_tenant1", "slicewise_tenant1_borrowed"])
 def test_an_account_s_run_in_the_qos_of_a_tenant_is_paid_for_as_that_tenant_s(qos: str):
     run = a_run()
     students = {"account": "students", "qos": qos}
-    (seen,) = charge(TARIFF, [replace(job_view(run), **students)], [], (), {}).charges
+    (seen,) = charge(RATES, [replace(job_view(run), **students)], [], (), {}).charges
     run.end_s = run.visible_s = START_S + 20
     record = replace(run_record(run, run.end_s), **students)
-    (missed,) = charge(TARIFF, [], [record], (), {}).charges
-    elsewhere = charge(TARIFF, [], [replace(record, qos="normal")], (), {})
+    (missed,) = charge(RATES, [], [record], (), {}).charges
+    elsewhere = charge(RATES, [], [replace(record, qos="normal")], (), {})
     charges = (seen, missed, *elsewhere.charges)
     assert [(one.run.tenant, one.run.payer) for one in charges] == [
         ("students", "group"),
@@ -146,11 +146,11 @@ def test_a_job_that_gives_nodes_back_is_charged_to_its_end(rest_starts_s: int):
     held = reservation(a_run(gres=TWO))
     now = job_view(a_run(gres=ONE))
     first = part(0, 12, TWO, "RESIZING")
-    assert charge(TARIFF, [now], [first], [held], {}).charges == ()
+    assert charge(RATES, [now], [first], [held], {}).charges == ()
     rest = part(rest_starts_s, 17, ONE)
     # Accounting may be ahead of the look at jobs.
     for jobs in ([], [now], [replace(now, state=JobState.ENDED)]):
-        decided = charge(TARIFF, jobs, [first, rest], [held], {})
+        decided = charge(RATES, jobs, [first, rest], [held], {})
         assert amounts(decided) == [("post", 34_000, 17), ("void", 86_000, 17)]
         assert decided.observations == ()
 
@@ -158,24 +158,24 @@ def test_a_job_that_gives_nodes_back_is_charged_to_its_end(rest_starts_s: int):
 def test_a_part_that_ended_before_what_is_asked_for_is_not_missed():
     held = reservation(a_run(gres=TWO))
     ended = replace(job_view(a_run(gres=ONE)), state=JobState.ENDED)
-    decided = charge(TARIFF, [ended], [part(12, 17, ONE)], [held], {})
+    decided = charge(RATES, [ended], [part(12, 17, ONE)], [held], {})
     assert amounts(decided) == [("post", 34_000, 17), ("void", 86_000, 17)]
 
 
 @pytest.mark.parametrize("rest_starts_s", [0, 15])
 def test_a_run_that_nobody_saw_is_charged_with_its_largest_part(rest_starts_s: int):
     steps = [part(0, 12, TWO, "RESIZING"), part(rest_starts_s and 12, 15, ONE, "RESIZING")]
-    decided = charge(TARIFF, [], [*steps, part(rest_starts_s, 17, ONE)], [], {})
+    decided = charge(RATES, [], [*steps, part(rest_starts_s, 17, ONE)], [], {})
     assert amounts(decided)[-2:] == [("post", 34_000, 17), ("void", 86_000, 17)]
 
 
 def test_a_run_after_a_requeue_is_another_one():
     first, again = part(0, 12, ONE, "REQUEUED"), part(14, 17, ONE)
     held = reservation(a_run())
-    decided = charge(TARIFF, [job_view(a_run(start_s=START_S + 14))], [first, again], [held], {})
+    decided = charge(RATES, [job_view(a_run(start_s=START_S + 14))], [first, again], [held], {})
     assert [one.run.key.start_s - START_S for one in decided.charges] == [0, 14]
     # slurmctld is behind: that the record of the first run is not there yet makes no whole of both.
-    behind = charge(TARIFF, [], [again], [held], {})
+    behind = charge(RATES, [], [again], [held], {})
     assert [one.run.key.start_s - START_S for one in behind.charges] == [14]
 
 
@@ -210,20 +210,20 @@ def test_a_failed_node_is_its_tenants_bad_luck():
 
 def test_a_failed_node_is_the_operators_to_bear_where_that_is_the_rule():
     run = a_run(failed=True)
-    decided = ended(run, 13, partly_posted(run, 10), tariff=OPERATOR_PAYS)
+    decided = ended(run, 13, partly_posted(run, 10), rates=OPERATOR_PAYS)
     assert amounts(decided) == [
         ("reverse", 10_000, 13),
         ("waive", 13_000, 13),
         ("void", 60_000, 13),
     ]
-    unseen = ended(run, 60, tariff=OPERATOR_PAYS)
+    unseen = ended(run, 60, rates=OPERATOR_PAYS)
     assert amounts(unseen) == [
         ("reserve", 60_000, 60),
         ("waive", 60_000, 60),
         ("void", 60_000, 60),
     ]
     well = a_run()
-    assert amounts(ended(well, 60, reservation(well), tariff=OPERATOR_PAYS)) == [
+    assert amounts(ended(well, 60, reservation(well), rates=OPERATOR_PAYS)) == [
         ("post", 60_000, 60)
     ]
 
@@ -231,7 +231,7 @@ def test_a_failed_node_is_the_operators_to_bear_where_that_is_the_rule():
 def test_a_run_keeps_the_payer_of_its_reservation():
     run = a_run()
     held = reservation(run)
-    (one,) = ended(run, 10, held, tariff=replace(TARIFF, payers={})).charges
+    (one,) = ended(run, 10, held, rates=replace(RATES, payers={})).charges
     assert one.run.payer == "group"
 
 
@@ -263,7 +263,7 @@ def test_accounting_stands_above_a_stale_look():
     look = job_view(run)
     held = reservation(run)
     run.end_s = run.visible_s = START_S + 5
-    decided = charge(TARIFF, [look], [run_record(run, run.end_s)], [held], {})
+    decided = charge(RATES, [look], [run_record(run, run.end_s)], [held], {})
     assert amounts(decided) == [("post", 5000, 5), ("void", 55_000, 5)]
 
 
@@ -293,7 +293,7 @@ def test_a_reserved_run_is_settled_even_if_its_partition_is_managed_no_more():
 def test_a_run_keeps_the_cost_of_its_reservation():
     run = a_run()
     held = reservation(run)
-    dearer = replace(TARIFF, costs={"1g.10gb": Millislices(2000)})
+    dearer = replace(RATES, costs={"1g.10gb": Millislices(2000)})
     run.end_s = run.visible_s = START_S + 10
     decided = charge(dearer, [], [run_record(run, run.end_s)], [held], {})
     assert amounts(decided) == [("post", 10_000, 10), ("void", 50_000, 10)]
@@ -303,7 +303,7 @@ def test_of_two_runs_that_start_in_one_second_the_longer_counts():
     first, second = a_run(), a_run()
     first.end_s, second.end_s = START_S, START_S + 30
     for order in ((first, second), (second, first)):
-        decided = charge(TARIFF, [], [run_record(run, START_S + 60) for run in order], [], {})
+        decided = charge(RATES, [], [run_record(run, START_S + 60) for run in order], [], {})
         assert amounts(decided)[1] == ("post", 30_000, 30)
 
 
@@ -311,19 +311,19 @@ def test_a_task_of_an_array_has_the_name_that_people_use():
     look = job_view(a_run())
     values = {name: getattr(look, name) for name in look.__dataclass_fields__}
     task = type(look)(**(values | {"array_job_id": 5, "task_index": 3}))
-    assert charge(TARIFF, [task], [], [], {}).charges[0].run.task == "5_3"
+    assert charge(RATES, [task], [], [], {}).charges[0].run.task == "5_3"
 
 
 def test_slurm_billing_something_else_is_reported_and_not_taken():
-    cheaper = replace(TARIFF, costs={"1g.10gb": Millislices(900)})
-    decided = live(a_run(), tariff=cheaper)
+    cheaper = replace(RATES, costs={"1g.10gb": Millislices(900)})
+    decided = live(a_run(), rates=cheaper)
     assert amounts(decided) == [("reserve", 54_000, 60)]
     assert "Slurm bills 1000, the settings say 900" in decided.observations[0].text
 
 
 def test_a_site_that_bills_in_its_own_unit_is_charged_by_slices():
     """The last run began when a slice was 1,000."""
-    eight = replace(TARIFF, billing=BillingUnit(Fraction(8)))
+    eight = replace(RATES, billing=BillingUnit(Fraction(8)))
     old = job_view(a_run())
     for run, reported in ((replace(old, tres={**old.tres, "billing": "8"}), 0), (old, 1)):
         decided = charge(eight, [run], [], [], {})
@@ -333,8 +333,8 @@ def test_a_site_that_bills_in_its_own_unit_is_charged_by_slices():
 
 
 def test_a_type_without_a_cost_is_reported_and_charges_nothing():
-    unknown = replace(TARIFF, costs={})
-    decided = live(a_run(), tariff=unknown)
+    unknown = replace(RATES, costs={})
+    decided = live(a_run(), rates=unknown)
     assert (decided.charges, decided.observations) == ((), ())
     assert decided.unpriced == {"1g.10gb"}
     assert live(a_run()).unpriced == frozenset()
@@ -364,7 +364,7 @@ UNNAMED = {"cpu": "1", "gres/gpu": "1", "billing": "3"}
 def test_a_run_whose_type_accounting_does_not_name_is_charged_from_its_start_to_its_end():
     run = a_run(limit_s=600)
     seen = replace(job_view(run), tres=UNNAMED, unnamed={"1g.10gb": 1})
-    (begun,) = charge(TARIFF, [seen], [], (), {}).charges
+    (begun,) = charge(RATES, [seen], [], (), {}).charges
     assert (begun.run.gres, begun.run.key.start_s) == ({"1g.10gb": 1}, START_S)
     assert begun.transfers[-1].amount == 600_000
     store = MemoryStore()
@@ -372,17 +372,17 @@ def test_a_run_whose_type_accounting_does_not_name_is_charged_from_its_start_to_
     (held,) = store.charges.open_reservations()
     run.end_s = run.visible_s = START_S + 90
     record = replace(run_record(run, run.end_s), tres=UNNAMED)
-    decided = charge(TARIFF, [], [record], (held,), {})
+    decided = charge(RATES, [], [record], (held,), {})
     store.charges.post(decided.charges)
     assert [transfer.kind.value for transfer in decided.charges[0].transfers] == ["post", "void"]
     assert decided.charges[0].transfers[0].amount == 90_000
     assert decided.untyped == frozenset()
     # Accounting goes on to show it, and so does slurmctld: nothing is booked twice.
     over = replace(seen, state=JobState.ENDED, end_s=run.end_s)
-    assert [one.run.key for one in charge(TARIFF, [over], [record], (), {}).charges] == [
+    assert [one.run.key for one in charge(RATES, [over], [record], (), {}).charges] == [
         begun.run.key
     ]
-    again = charge(TARIFF, [over], [record], (), {}).charges
+    again = charge(RATES, [over], [record], (), {}).charges
     assert not store.charges.post(again)
 
 
@@ -394,10 +394,10 @@ def test_a_run_that_ended_unseen_has_the_type_that_slurmctld_still_knows(tres: d
     over = replace(
         job_view(run), tres={"gres/gpu": "2"}, unnamed={"3g.40gb": 2}, state=JobState.ENDED
     )
-    (one,) = charge(TARIFF, [over], [record], (), {}).charges
+    (one,) = charge(RATES, [over], [record], (), {}).charges
     assert (one.run.gres, one.run.cost_millislices) == ({"3g.40gb": 2}, 7000)
     # Another run of the job may have had other GPUs.
-    before = charge(TARIFF, [replace(over, start_s=START_S + 500)], [record], (), {})
+    before = charge(RATES, [replace(over, start_s=START_S + 500)], [record], (), {})
     assert (before.charges, bool(before.untyped)) == ((), tres is UNNAMED)
 
 
@@ -405,11 +405,11 @@ def test_a_run_of_which_nothing_says_the_type_is_named_and_not_charged():
     run = a_run()
     run.end_s = run.visible_s = START_S + 20
     record = replace(run_record(run, run.end_s), tres=UNNAMED)
-    decided = charge(TARIFF, [], [record], (), {})
+    decided = charge(RATES, [], [record], (), {})
     assert (decided.charges, [key.job_id for key in decided.untyped]) == ((), [7])
-    elsewhere = charge(TARIFF, [], [replace(record, partition="other")], (), {})
+    elsewhere = charge(RATES, [], [replace(record, partition="other")], (), {})
     assert elsewhere.untyped == frozenset()
-    lives = charge(TARIFF, [replace(job_view(run), tres=UNNAMED)], [], (), {})
+    lives = charge(RATES, [replace(job_view(run), tres=UNNAMED)], [], (), {})
     assert (lives.charges, len(lives.untyped)) == ((), 1)
 
 
@@ -419,15 +419,15 @@ def test_of_two_types_accounting_may_name_one():
     run.end_s = run.visible_s = START_S + 20
     record = run_record(run, run.end_s)
     partly = replace(record, tres={"gres/gpu": "2", "gres/gpu:1g.10gb": "1"})
-    decided = charge(TARIFF, [], [partly], (held,), {})
-    assert decided.charges == charge(TARIFF, [], [record], (held,), {}).charges
+    decided = charge(RATES, [], [partly], (held,), {})
+    assert decided.charges == charge(RATES, [], [record], (held,), {}).charges
     assert (decided.observations, decided.untyped) == ((), frozenset())
 
 
 def test_a_run_that_accounting_has_lost_is_charged_up_to_when_it_had_ended():
     run = a_run(gres={"1g.10gb": 2})
     held = reservation(run)
-    decided = charge(TARIFF, [], [], [held], {held.key: START_S + 17})
+    decided = charge(RATES, [], [], [held], {held.key: START_S + 17})
     assert amounts(decided) == [("post", 34_000, 17), ("void", 86_000, 17)]
     (odd,) = decided.observations
     assert odd.key == held.key
@@ -436,13 +436,13 @@ def test_a_run_that_accounting_has_lost_is_charged_up_to_when_it_had_ended():
 
 def test_a_lost_run_is_charged_up_to_its_time_limit_however_late_the_daemon_looked():
     held = reservation(a_run())
-    decided = charge(TARIFF, [], [], [held], {held.key: START_S + 8 * 3600})
+    decided = charge(RATES, [], [], [held], {held.key: START_S + 8 * 3600})
     assert amounts(decided) == [("post", 60_000, 60)]
 
 
 def test_a_lost_run_is_charged_no_less_than_its_reservation_covers_with_what_is_posted():
     held = partly_posted(a_run(), 50)
-    decided = charge(TARIFF, [], [], [held], {held.key: START_S + 8 * 3600})
+    decided = charge(RATES, [], [], [held], {held.key: START_S + 8 * 3600})
     assert amounts(decided) == [("post", 10_000, 60)]
 
 
@@ -451,7 +451,7 @@ def test_what_accounting_shows_after_all_is_not_lost():
     held = reservation(run)
     run.end_s = run.visible_s = START_S + 5
     record = run_record(run, run.end_s)
-    decided = charge(TARIFF, [], [record], [held], {held.key: START_S + 17})
+    decided = charge(RATES, [], [record], [held], {held.key: START_S + 17})
     assert amounts(decided) == [("post", 5000, 5), ("void", 55_000, 5)]
     assert decided.observations == ()
 
@@ -462,9 +462,9 @@ def test_a_lost_run_is_charged_once():
     store.charges.post(live(run).charges)
     (held,) = store.charges.open_reservations()
     lost = {held.key: START_S + 17}
-    store.charges.post(charge(TARIFF, [], [], [held], lost).charges)
+    store.charges.post(charge(RATES, [], [], [held], lost).charges)
     before = store.audit.statement(None, 0, START_S)
-    assert charge(TARIFF, [], [], store.charges.open_reservations(), lost) == Charging(
+    assert charge(RATES, [], [], store.charges.open_reservations(), lost) == Charging(
         (), (), frozenset()
     )
     late = ended(run, 5)  # Accounting shows it after all: too late.
