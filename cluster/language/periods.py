@@ -43,6 +43,13 @@ def next_start_s(period: Period, at_s: int, zone: str) -> int | None:
     return _midnight_s(_first_day(period, first + _LONGER[period]), tz)
 
 
+def midnight_s(day: object, zone: str) -> int | None:
+    """The Unix second at which a day begins in the zone; None for what is no date alone."""
+    if not isinstance(day, date) or isinstance(day, datetime):
+        return None
+    return _midnight_s(day, _zone(zone))
+
+
 def weekday_and_minute(at_s: float, zone: str) -> tuple[int, int]:
     """What clocks in the zone show: the weekday, 0 being Monday, and minutes since midnight."""
     local_time = datetime.fromtimestamp(at_s, _zone(zone))

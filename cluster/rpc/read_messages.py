@@ -1,5 +1,6 @@
 """Messages that only read: what a service was, why a job waits, what its priority is made of."""
 
+from decimal import Decimal
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -223,3 +224,23 @@ class PriorityRequest(Request, Asks[PriorityAnswer], get="priority"):
     """
 
     job: str = Field(max_length=64, pattern=NO_CONTROLS)
+
+
+class SlicePriceAnswer(Answer):
+    """What a slice costs while it is held, in decimal numbers; all None and "" without a tariff.
+
+    Attributes:
+        hour: of an hour, as it is now.
+        day: of the 24 hours from now on, in which nights may cost less.
+    """
+
+    currency: str = ""
+    hour: Decimal | None = None
+    day: Decimal | None = None
+
+
+class SlicePriceRequest(Request, Asks[SlicePriceAnswer], get="slice-price"):
+    """Asks what a slice of that GPU type costs a tenant."""
+
+    tenant: TenantText
+    gres_type: str = Field(max_length=128, pattern=NO_CONTROLS)

@@ -5,7 +5,6 @@
 
 import re
 from collections.abc import Mapping
-from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -318,22 +317,6 @@ class LedgerSettings(_Section):
         "record of each request's tokens are kept. Charges, budgets, quotas, keys and the sums of "
         "tokens by the hour are kept for ever.",
     )
-    slice_hour_price: Annotated[Decimal, Gt(Decimal(0))] | None = Field(
-        None,
-        description="Price of a slice-hour in statements for billing (ledger statement --focus); "
-        "unset: their costs are empty.",
-    )
-    currency: str = Field(
-        "",
-        pattern="^([A-Z]{3})?$",
-        description='Currency of that price by ISO 4217, such as "EUR".',
-    )
-
-    @model_validator(mode="after")
-    def _price_has_currency(self) -> Self:
-        if bool(self.currency) != (self.slice_hour_price is not None):
-            raise ValueError("set slice_hour_price and currency, or neither")
-        return self
 
 
 _PerSlice = Annotated[float, Field(gt=0)] | Literal["any"] | None

@@ -93,6 +93,10 @@ FOR_OPERATORS: Mapping[str, Command] = {
         "slicewise.slurm_plugin.cli.commands.tenant_quota:tenant_quota_app",
         "Who may hold how many slices: quotas, plans, loans, the calendar.",
     ),
+    "tariff": Command(
+        "slicewise.slurm_plugin.cli.commands.tariff:tariff_app",
+        "What use costs, from which day on.",
+    ),
     "simulate": Command(
         "slicewise.simulation.cli.simulate:simulate",
         "Replay a site's past with Slicewise's own decisions, and with other quotas beside it.",

@@ -104,6 +104,10 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "budget grant": (f"{_BUDGETS}:BudgetEnterAnswer",),
     "budget adjust": (f"{_BUDGETS}:BudgetEnterAnswer",),
     "budget history": (f"{_VIEWS}.budgets:Event[]",),
+    "tariff apply": ("slicewise.slurm_plugin.common.tariff_requests:TariffAnswer",),
+    "tariff show": (f"{_COMMANDS}.tariff:TariffShown",),
+    "tariff history": ("slicewise.slurm_plugin.rules.accounting.tariff:TariffRecord[]",),
+    "ledger invoice": (f"{_COMMANDS}.invoice:InvoiceShown",),
     "simulate": ("slicewise.simulation.rules.report.documents:ComparedResult",),
     "compile": (
         f"{_COMMANDS}.compile:LimitsSet",

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from slicewise.cluster.language.service import ServiceSpec, service_spec
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.messages import CheckRequest, SubmitAnswer
 from slicewise.cluster.rpc.order_messages import OrderRequest
+from slicewise.cluster.rpc.read_messages import SlicePriceAnswer, SlicePriceRequest
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.user_names import user_name
@@ -277,18 +279,26 @@ async def _plan(settings: Settings, spec: ServiceSpec, *, force: bool) -> ApplyP
     living = frozenset(service.array_job_id for service in view.services)
     shares = pool_notes(spec, user_name(os.getuid()), view.services)
     notes = (*plan.notes, *shares, *_no_start_note(against))
-    return replace(plan, notes=notes, living=living, replica=_cost_of(shape, settings))
+    replica = await _cost_of(daemon, spec.tenant, shape, settings)
+    return replace(plan, notes=notes, living=living, replica=replica)
 
 
-def _cost_of(shape: ReplicaShape, settings: Settings) -> ReplicaCost | None:
+async def _cost_of(
+    daemon: DaemonClient, tenant: str, shape: ReplicaShape, settings: Settings
+) -> ReplicaCost | None:
+    """What a replica costs; without prices if the daemon can't say them now."""
     if shape.gres_type is None:
         return None
+    price = SlicePriceAnswer()
+    with suppress(SlicewiseError):
+        price = await daemon.ask(SlicePriceRequest(tenant=tenant, gres_type=shape.gres_type))
     return ReplicaCost(
         shape,
         settings.models.get(shape.gres_type),
         shape.cost_millislices(settings.costs),
-        settings.ledger.slice_hour_price,
-        settings.ledger.currency,
+        price.hour,
+        price.day,
+        price.currency,
     )
 
 

@@ -48,14 +48,17 @@ def plan_text(spec: ServiceSpec, plan: ApplyPlan, url: str) -> RenderableType:
 
 
 def _replica_text(replica: ReplicaCost, most: int) -> str:
-    """``replica: 1g.10gb of H100, 1 slice; EUR 0.12 an hour while it runs, 8 of them 0.96``."""
+    """``replica: 1g.10gb of H100, 1 slice; EUR 0.12 an hour now, 2.40 a day while it runs, 8 of
+    them 19.20``.
+    """
     model = "" if replica.gpu_model is None else f" of {replica.gpu_model}"
     has = f"replica: {replica.shape.words}{model}, {slices_words(replica.cost_millislices)}"
-    price, all_prices = replica.price(1), replica.price(most)
-    if price is None or all_prices is None:
+    hour, day = replica.price(replica.slice_hour_price), replica.price(replica.slice_day_price)
+    whole = replica.price(replica.slice_day_price, most)
+    if hour is None or day is None or whole is None:
         return has
-    words = f"{replica.currency} {price:.2f} an hour while it runs"
-    return f"{has}; {words}" + (f", {most} of them {all_prices:.2f}" if most > 1 else "")
+    words = f"{replica.currency} {hour:.2f} an hour now, {day:.2f} a day while it runs"
+    return f"{has}; {words}" + (f", {most} of them {whole:.2f}" if most > 1 else "")
 
 
 def _needs_text(needs: ModelNeeds) -> str:

@@ -368,8 +368,10 @@ CREATE TRIGGER before_policy_is_sealed BEFORE INSERT ON slicewise.quota_windows
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.before_policy_is_sealed();
 CREATE TRIGGER before_policy_is_sealed BEFORE INSERT ON slicewise.quota_window_ends
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.before_policy_is_sealed();
+CREATE TRIGGER before_policy_is_sealed BEFORE INSERT ON slicewise.tariffs
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.before_policy_is_sealed();
 
--- What changes of quotas say that were made after one seal, up to another: one a line, of each column
+-- What changes of quotas and tariffs say that were made after one seal, up to another: one a line, of each column
 -- that says something. So a column that is added later leaves what older rows said as it was. Before
 -- the first seal nothing is left out: numbers below 1 are nobody's.
 CREATE FUNCTION slicewise.sealed_policy(behind slicewise.seals, up_to slicewise.seals)
@@ -390,7 +392,12 @@ AS $$
             SELECT 3, e.id, 'window end', to_jsonb(e)
               FROM slicewise.quota_window_ends e
              WHERE e.id > coalesce(nullif(behind.last_window_end_id, 0), -9223372036854775807)
-               AND e.id <= up_to.last_window_end_id) AS lines,
+               AND e.id <= up_to.last_window_end_id
+             UNION ALL
+            SELECT 4, t.id, 'tariff', to_jsonb(t)
+              FROM slicewise.tariffs t
+             WHERE t.id > coalesce(nullif(behind.last_tariff_id, 0), -9223372036854775807)
+               AND t.id <= up_to.last_tariff_id) AS lines,
            LATERAL (SELECT jsonb_object_agg(key, value)::text AS said
                       FROM jsonb_each(columns) WHERE value <> 'null') AS sayings;
 $$;
@@ -442,18 +449,21 @@ BEGIN
     SELECT coalesce(max(c.id), 0) INTO up_to.last_change_id FROM slicewise.quota_changes c;
     SELECT coalesce(max(w.id), 0) INTO up_to.last_window_id FROM slicewise.quota_windows w;
     SELECT coalesce(max(e.id), 0) INTO up_to.last_window_end_id FROM slicewise.quota_window_ends e;
+    SELECT coalesce(max(t.id), 0) INTO up_to.last_tariff_id FROM slicewise.tariffs t;
     -- If the newest rows were deleted, what was sealed with them shows that.
     up_to.last_change_id := greatest(up_to.last_change_id, behind.last_change_id);
     up_to.last_window_id := greatest(up_to.last_window_id, behind.last_window_id);
     up_to.last_window_end_id := greatest(up_to.last_window_end_id, behind.last_window_end_id);
+    up_to.last_tariff_id := greatest(up_to.last_tariff_id, behind.last_tariff_id);
     IF (up_to.last_transfer_id, up_to.last_change_id, up_to.last_window_id,
-        up_to.last_window_end_id)
+        up_to.last_window_end_id, up_to.last_tariff_id)
        <> (coalesce(behind.last_transfer_id, 0), coalesce(behind.last_change_id, 0),
-           coalesce(behind.last_window_id, 0), coalesce(behind.last_window_end_id, 0)) THEN
+           coalesce(behind.last_window_id, 0), coalesce(behind.last_window_end_id, 0),
+           coalesce(behind.last_tariff_id, 0)) THEN
         INSERT INTO slicewise.seals (last_transfer_id, last_change_id, last_window_id,
-                                     last_window_end_id, transfers, hash)
+                                     last_window_end_id, last_tariff_id, transfers, hash)
         VALUES (up_to.last_transfer_id, up_to.last_change_id, up_to.last_window_id,
-                up_to.last_window_end_id, up_to.transfers, slicewise.seal_hash(behind, up_to));
+                up_to.last_window_end_id, up_to.last_tariff_id, up_to.transfers, slicewise.seal_hash(behind, up_to));
     END IF;
     RETURN up_to.transfers;
 END $$;

@@ -121,6 +121,9 @@ CREATE TABLE slicewise.share_entries (
 -- By it a budget finds what of others' runs it paid since its period began.
 CREATE INDEX ix_share_entries_payer
     ON slicewise.share_entries ((coalesce(payer, tenant)), recorded_at);
+-- Invoices read the entries of some days, which come nearly in that order.
+CREATE INDEX ix_share_entries_day ON slicewise.share_entries
+    USING brin (day) WITH (pages_per_range = 16, autosummarize = on);
 COMMENT ON TABLE slicewise.share_entries
     IS 'What of an hour of a run a tenant has more or less than before, and whose budget pays if not its own; append-only.';
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.share_entries
@@ -197,12 +200,13 @@ CREATE TABLE slicewise.seals (
     last_change_id bigint NOT NULL,
     last_window_id bigint NOT NULL,
     last_window_end_id bigint NOT NULL,
+    last_tariff_id bigint NOT NULL,
     transfers bigint NOT NULL CONSTRAINT ck_seals_transfers_not_negative CHECK (transfers >= 0),
     hash bytea NOT NULL,
     recorded_at timestamptz NOT NULL DEFAULT now()
 );
 COMMENT ON TABLE slicewise.seals
-    IS 'A hash over transfers and changes of quotas since the seal before, and over its hash. Append-only.';
+    IS 'A hash over transfers and changes of quotas and tariffs since the seal before, and over its hash. Append-only.';
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.seals
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
 

@@ -13,6 +13,7 @@ _PARTS = (
     "common",
     "quotas",
     "lending",
+    "tariffs",
     "books",
     "booking",
     "shares",

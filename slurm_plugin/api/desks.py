@@ -12,11 +12,15 @@ from slicewise.slurm_plugin.api.quota_file_desk import QuotaFileDesk
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.record_desk import RecordDesk
 from slicewise.slurm_plugin.api.repartition_desk import RepartitionDesk
+from slicewise.slurm_plugin.api.tariff_desk import TariffDesk
 from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
-_DESKS = (TenantDesk, QuotaFileDesk, BudgetDesk, CalendarDesk, RecordDesk, RepartitionDesk)
+_DESKS = (
+    *(TenantDesk, QuotaFileDesk, BudgetDesk, CalendarDesk, TariffDesk, RecordDesk),
+    RepartitionDesk,
+)
 
 
 def operators_handlers(

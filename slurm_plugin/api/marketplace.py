@@ -9,7 +9,6 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields
-from decimal import Decimal
 from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
@@ -51,6 +50,8 @@ from slicewise.slurm_plugin.common.usage_requests import TokenUsageRequest
 from slicewise.slurm_plugin.ledger.keys import NewKey
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.usage_reads import UsageReader
+from slicewise.slurm_plugin.rules.accounting.charge_lines import RequestDay, key_cost
+from slicewise.slurm_plugin.rules.accounting.tariff import price_spans
 from slicewise.slurm_plugin.rules.common.connection_places import ConnectionLimits
 from slicewise.slurm_plugin.rules.services.marketplace import (
     AGENT,
@@ -104,7 +105,6 @@ class MarketplaceDoor:
         leader: Leader,
         *,
         on_change: Callable[[], Awaitable[None]],
-        slice_hour_price: Decimal | None,
         requires_keys: bool,
         is_tenant: Callable[[str], bool],
     ) -> None:
@@ -113,7 +113,6 @@ class MarketplaceDoor:
         self._reads = reads
         self._leader = leader
         self._on_change = on_change
-        self._price = slice_hour_price
         self._requires_keys = requires_keys
         self._is_tenant = is_tenant
         self._server = HttpServer(Guests(_PLACES), self._reply, LIMITS, lambda _: _NO_QUESTION)
@@ -287,7 +286,16 @@ class MarketplaceDoor:
             )
         metadata = {"page": search.page, "total_pages": 1, "has_more": False}
         used = (KeyUse(**line.model_dump(include=_USE)) for line in lines)
-        return {"results": daily_activity(used, aliases, self._price), "metadata": metadata}
+        book = await self._from_ledger(partial(self._ledger.tariffs.book, "UTC"))
+        spans = price_spans(book.records, since_s, until_s, "UTC")
+
+        def cost(use: KeyUse) -> int:
+            amounts = (use.requests, use.prompt_tokens, use.cached_prompt_tokens, use.output_tokens)
+            of_day = [span for span in spans if span.day == use.day]
+            day = RequestDay(use.day, tenant, use.key_id, use.key_id, use.service, *amounts)
+            return key_cost(day, use.millislice_s, of_day, book) if of_day else 0
+
+        return {"results": daily_activity(used, aliases, cost), "metadata": metadata}
 
     async def _generate(self, order: OrderedKey, tenant: str) -> object:
         if not self._is_tenant(tenant):

@@ -35,6 +35,8 @@ from slicewise.cluster.rpc.read_messages import (
     ServiceEventsRequest,
     ServiceStartsAnswer,
     ServiceStartsRequest,
+    SlicePriceAnswer,
+    SlicePriceRequest,
     WhyAnswer,
     WhyRequest,
 )
@@ -42,6 +44,7 @@ from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.api import journal_reads
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
+from slicewise.slurm_plugin.api.charge_reads import charges, slice_price
 from slicewise.slurm_plugin.api.overview_reads import OverviewReads
 from slicewise.slurm_plugin.api.priority_reads import explain_priority
 from slicewise.slurm_plugin.api.queue_reads import queue
@@ -68,6 +71,7 @@ from slicewise.slurm_plugin.common.ledger_requests import (
     TenantsAnswer,
     TenantsRequest,
 )
+from slicewise.slurm_plugin.common.tariff_requests import ChargesAnswer, ChargesRequest
 from slicewise.slurm_plugin.common.usage_requests import TokenUsageAnswer, TokenUsageRequest
 from slicewise.slurm_plugin.ledger.history_answers import history_answer, history_subject
 from slicewise.slurm_plugin.ledger.shares import WantedShares
@@ -143,6 +147,8 @@ class Reads:
                 HeadroomRequest: self._explain,
                 StatementRequest: self._of_own(self._page),
                 SharesRequest: self._of_own(self._share_lines),
+                ChargesRequest: self._of_own(self._charges),
+                SlicePriceRequest: self._of_own(self._slice_price),
                 BalanceRequest: self._of_own(self._balances),
                 BudgetsRequest: self._of_own(self._statuses),
                 WhyRequest: self._why,
@@ -293,6 +299,16 @@ class Reads:
         last = lines[-1] if len(lines) == _PAGE_ROWS else None
         more = last and (last.start_s, last.tenant, last.payer, last.service)
         return SharesAnswer(lines=lines, more=more)
+
+    def _charges(self, request: ChargesRequest, principal: Principal) -> ChargesAnswer:
+        if request.tenant is not None and request.after is None:
+            policy = self._ledger.tenants.policy()
+            charged = self._ledger.charges.charged_tenants()
+            require_known(request.tenant, policy.keys() | charged, principal)
+        return charges(request, principal, self._ledger, self._settings.ledger.time_zone)
+
+    def _slice_price(self, request: SlicePriceRequest, _: Principal) -> SlicePriceAnswer:
+        return slice_price(request, self._ledger, self._settings.ledger.time_zone)
 
     def _balances(self, request: BalanceRequest, principal: Principal) -> BalanceAnswer:
         ledger_view = self.ledger_view()

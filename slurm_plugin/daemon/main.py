@@ -152,7 +152,6 @@ class _Daemon:
         self._marketplace = MarketplaceDoor(
             *(settings.marketplace, ledger, reads, leader),
             on_change=self._keys.turn,
-            slice_hour_price=settings.ledger.slice_hour_price,
             requires_keys=settings.gateway.require_keys,
             is_tenant=lambda tenant: tenant in cluster_state.quotas.policy,
         )

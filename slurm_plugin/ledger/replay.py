@@ -142,10 +142,11 @@ WITH chain AS (
     SELECT id, last_transfer_id, hash, lag(hash, 1, '') OVER in_order AS previous,
            lag(last_transfer_id, 1, 0::bigint) OVER in_order AS behind,
            seals AS seal, lag(seals) OVER in_order AS seal_behind,
-           (last_change_id, last_window_id, last_window_end_id)
+           (last_change_id, last_window_id, last_window_end_id, last_tariff_id)
            IS DISTINCT FROM (lag(last_change_id, 1, 0::bigint) OVER in_order,
                              lag(last_window_id, 1, 0::bigint) OVER in_order,
-                             lag(last_window_end_id, 1, 0::bigint) OVER in_order) AS has_policy
+                             lag(last_window_end_id, 1, 0::bigint) OVER in_order,
+                             lag(last_tariff_id, 1, 0::bigint) OVER in_order) AS has_policy
       FROM slicewise.seals WINDOW in_order AS (ORDER BY id)
 ), broken AS (
     SELECT s.*
@@ -178,7 +179,7 @@ WITH chain AS (
 SELECT (SELECT coalesce(sum(transfers), 0) FROM slicewise.seals) AS seen,
        count(*) AS difference,
        (array_agg(format('seal %s: transfers %s to %s, their runs, budget entries or shares, or '
-                         'the changes of quotas between them, are not what was sealed',
+                         'the changes of quotas or tariffs between them, are not what was sealed',
                          id, behind + 1, last_transfer_id) ORDER BY id))[1:10]
        AS faults
   FROM broken
@@ -200,7 +201,8 @@ WITH newest AS (
     SELECT coalesce(max(id), 0) AS id, coalesce(max(last_transfer_id), 0) AS last_transfer_id,
            coalesce(max(last_change_id), 0) AS last_change_id,
            coalesce(max(last_window_id), 0) AS last_window_id,
-           coalesce(max(last_window_end_id), 0) AS last_window_end_id
+           coalesce(max(last_window_end_id), 0) AS last_window_end_id,
+           coalesce(max(last_tariff_id), 0) AS last_tariff_id
       FROM slicewise.seals
 ), cut AS (
     SELECT id FROM newest
@@ -210,6 +212,7 @@ WITH newest AS (
        AND NOT EXISTS (SELECT FROM slicewise.quota_windows w WHERE w.id > newest.last_window_id)
        AND NOT EXISTS (SELECT FROM slicewise.quota_window_ends e
                         WHERE e.id > newest.last_window_end_id)
+       AND NOT EXISTS (SELECT FROM slicewise.tariffs t WHERE t.id > newest.last_tariff_id)
 )
 SELECT 0 AS seen, count(*) AS difference,
        array_agg(format('seals end with %s, and %s had been made: the newest were deleted, with '

@@ -27,6 +27,7 @@ from slicewise.slurm_plugin.ledger.tables import (
     served_revisions,
     service_generations,
     service_orders,
+    tariffs,
 )
 from slicewise.slurm_plugin.ledger.usage_tables import usage_gateways
 
@@ -39,7 +40,7 @@ Duty = Literal["daemon", "operator", "reader", "launcher"]
 LAUNCHER_SCHEMA = "launcher"
 """The launcher's own schema, which no other role uses."""
 
-_APPENDED = (loan_changes, quota_changes, quota_windows, quota_window_ends)
+_APPENDED = (loan_changes, quota_changes, quota_windows, quota_window_ends, tariffs)
 _APPENDED_BY_DAEMON = (
     *(service_orders, service_generations),
     usage_gateways,

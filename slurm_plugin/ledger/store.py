@@ -26,6 +26,7 @@ from slicewise.slurm_plugin.ledger.rebalances import Rebalances
 from slicewise.slurm_plugin.ledger.repartitions import Repartitions
 from slicewise.slurm_plugin.ledger.request_limits import LimitsOfRequests
 from slicewise.slurm_plugin.ledger.shares import Shares
+from slicewise.slurm_plugin.ledger.tariffs import Tariffs
 from slicewise.slurm_plugin.ledger.tenants import Tenants
 from slicewise.slurm_plugin.ledger.usage import Usage
 from slicewise.slurm_plugin.ledger.usage_reads import UsageReads
@@ -48,6 +49,7 @@ class Ledger:
         locks: locks for what only one process may do at a time.
         usage: what requests used of tokens; usage_reads: sums of it.
         allowances: tokens of limits that are set aside for gateways.
+        tariffs: what use costs, and what is billed beside runs.
         audit: statements, exports, and checks that everything adds up.
         orders: what owners ordered for their services beside the scripts.
         generations: what was submitted of services.
@@ -86,6 +88,7 @@ class Ledger:
         self.usage = Usage(database)
         self.usage_reads = UsageReads(database)
         self.allowances = Allowances(database)
+        self.tariffs = Tariffs(database)
 
     def __enter__(self) -> Self:
         return self

@@ -118,6 +118,16 @@ policy = table(
 )
 """A view of every tenant as ``quota_changes`` leaves it, without removed tenants."""
 
+tariffs = ledger_table(
+    "tariffs",
+    *number_keys("id"),
+    *texts("cluster"),
+    *numbers("valid_from_s"),
+    *jsons("document"),
+    *texts("author", "reason"),
+    *times("recorded_at"),
+)
+
 loan_changes = ledger_table(
     "loan_changes",
     *number_keys("id"),

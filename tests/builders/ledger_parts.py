@@ -3,6 +3,8 @@
 from typing import Any
 
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
+from slicewise.slurm_plugin.rules.accounting.tariff import PriceBook, TariffRecord
+from slicewise.slurm_plugin.rules.accounting.tariff_file import EnteredTariff
 from slicewise.slurm_plugin.rules.quota.calendar import Moment
 from slicewise.slurm_plugin.rules.quota.calendar_times import moment
 
@@ -69,6 +71,34 @@ class NoPools:
         return 0
 
 
+class KeptTariffs:
+    """Tariffs, and nothing that was shared or asked."""
+
+    def __init__(self, *found: TariffRecord) -> None:
+        self.found = list(found)
+
+    def enter(self, entered: EnteredTariff, author: str, reason: str, _zone: str) -> TariffRecord:
+        place = len(self.found) + 1
+        record = TariffRecord(place, entered.valid_from_s, entered.tariff, author, reason, 0)
+        self.found.append(record)
+        return record
+
+    def records(self) -> tuple[TariffRecord, ...]:
+        return tuple(self.found)
+
+    def book(self, zone: str) -> PriceBook:
+        return PriceBook(self.found, {}, zone)
+
+    def passed_on(self, *_: Any) -> tuple[()]:
+        return ()
+
+    def pooled(self, *_: Any) -> tuple[()]:
+        return ()
+
+    def requests(self, *_: Any) -> tuple[()]:
+        return ()
+
+
 class LedgerParts:
     """A ledger that is each of its parts: ``ledger.charges.post`` is its own ``post``, and so on.
 
@@ -77,6 +107,7 @@ class LedgerParts:
 
     shares = NoShares()
     pools = NoPools()
+    tariffs = KeptTariffs()
 
     def view(self, at_s: float, zone: str) -> LedgerView:
         names = {

@@ -53,7 +53,6 @@ SETTINGS = Settings.model_validate(
         },
         "database": {"url_file": f"/{PRIVATE}"},
         "repartition": {"slurm_conf": f"/{PRIVATE}"},
-        "ledger": {"slice_hour_price": "0.42", "currency": "EUR"},
     }
 )
 

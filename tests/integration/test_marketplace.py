@@ -8,7 +8,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from decimal import Decimal
 from pathlib import Path
 from time import gmtime, strftime
 from types import SimpleNamespace
@@ -125,7 +124,6 @@ async def site_of(
         MarketplaceSettings(listen=place, tokens=files),
         *(ledger, reads, ALONE),
         on_change=site.changed,
-        slice_hour_price=Decimal("0.5"),
         requires_keys=requires_keys,
         is_tenant=lambda tenant: tenant not in site.without_quota,
     )

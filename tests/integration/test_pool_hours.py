@@ -9,12 +9,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from slicewise.cluster.language.periods import Period, period_start_s
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.usage_messages import PoolUse, UsageRecord
+from slicewise.slurm_plugin.api.charge_reads import all_charges
 from slicewise.slurm_plugin.ledger.shares import WantedShares
 from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.tariffs import WantedCharges
 from slicewise.slurm_plugin.quota_cycle.share_hours import share_hours, share_pools
-from slicewise.slurm_plugin.rules.accounting.charge_lines import charge_lines
 from slicewise.slurm_plugin.rules.accounting.statement import (
     Day,
     by_day,
@@ -22,6 +24,7 @@ from slicewise.slurm_plugin.rules.accounting.statement import (
     by_user,
     totals,
 )
+from slicewise.slurm_plugin.rules.accounting.tariff import price_spans
 from slicewise.slurm_plugin.rules.accounting.types import (
     Charge,
     Run,
@@ -393,11 +396,15 @@ def its_statements_add_up(books: Books) -> None:
     days = [Day(books.begin_s // 86_400 * 86_400 + (n - 1) * 86_400, f"{n}") for n in range(5)]
     for lines in (by_user(rows, shares), by_day(rows, days, shares=shares)):
         assert sum(line.charged_millislice_s for line in lines) == used
-    billed = charge_lines(rows, days, days[0].start_s, days[-1].start_s, shares)
-    assert sum(line.used_millislice_s for line in billed) == used
+    book = books.ledger.tariffs.book(ZONE)
+    spans = price_spans(
+        (), period_start_s(Period.DAY, days[0].start_s, ZONE), days[-1].start_s, ZONE
+    )
+    billed = tuple(all_charges(books.ledger, WantedCharges(), spans, book, days[-1].start_s))
+    assert sum(line.amount for line in billed) == used
     of_services = Counter[str]()
     for line in billed:
-        of_services[line.of.service] += line.used_millislice_s
+        of_services[line.of.service] += line.amount
     assert of_services == {line.key: line.charged_millislice_s for line in services}
 
 

@@ -14,10 +14,11 @@ from builders.jobs import a_running_job
 from slicewise.cluster.language.jobs import JobView
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.api.charge_reads import all_charges
 from slicewise.slurm_plugin.ledger.shares import Shares, WantedShares
 from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.tariffs import WantedCharges
 from slicewise.slurm_plugin.quota_cycle.share_hours import share_hours
-from slicewise.slurm_plugin.rules.accounting.charge_lines import charge_lines
 from slicewise.slurm_plugin.rules.accounting.shares import divided
 from slicewise.slurm_plugin.rules.accounting.statement import (
     Day,
@@ -26,6 +27,7 @@ from slicewise.slurm_plugin.rules.accounting.statement import (
     by_user,
     totals,
 )
+from slicewise.slurm_plugin.rules.accounting.tariff import price_spans
 from slicewise.slurm_plugin.rules.accounting.types import (
     Charge,
     Run,
@@ -538,8 +540,11 @@ def its_statements_add_up(books: Books, used: int, told: Mapping[tuple[str, ...]
                 field = f"{name}_millislice_s"
                 assert sum(getattr(one, field) for one in mine) == getattr(total, field)
     billed = Counter[str]()
-    for line in charge_lines(runs, days, days[0].start_s, days[-1].start_s, shares):
-        billed[line.of.tenant] += line.used_millislice_s
+    book = books.ledger.tariffs.book(ZONE)
+    spans = price_spans((), days[0].start_s, days[-1].start_s, ZONE)
+    for line in all_charges(books.ledger, WantedCharges(), spans, book, days[-1].start_s):
+        if line.of.kind != "request":
+            billed[line.of.tenant] += line.amount
     assert {tenant: amount for tenant, amount in billed.items() if amount} == books.used()
     tokens = Counter[tuple[str, str]]()
     for (_, payer, _, _, name), amount in told.items():

@@ -37,7 +37,9 @@ class ReplicaCost:
 
     Attributes:
         gpu_model: of the GPUs that have such instances; None for parts of any.
-        currency: of the price, if the site has prices.
+        slice_hour_price, slice_day_price: of a slice, now and in the 24 hours from now on; None if
+            the site has no tariff.
+        currency: of the prices.
     """
 
     shape: Annotated[ReplicaShape, HIDDEN]
@@ -45,7 +47,7 @@ class ReplicaCost:
     gpu_model: str | None
     cost_millislices: Millislices
     slice_hour_price: Annotated[Decimal | None, HIDDEN] = None
-    """None if the site has none."""
+    slice_day_price: Annotated[Decimal | None, HIDDEN] = None
     currency: TextOrNull = ""
 
     @computed_field
@@ -63,15 +65,20 @@ class ReplicaCost:
     @computed_field
     @property
     def hour_price(self) -> str | None:
-        """Price of its hour, a decimal number as text; None if the site has no prices."""
-        price = self.price(1)
+        """Price of its hour now, a decimal number as text; None if the site has no tariff."""
+        price = self.price(self.slice_hour_price)
         return None if price is None else f"{price:f}"
 
-    def price(self, replicas: int) -> Decimal | None:
-        """Return the price of an hour of as many replicas; None if the site has no prices."""
-        if self.slice_hour_price is None:
-            return None
-        return self.slice_hour_price * self.cost_millislices * replicas / 1000
+    @computed_field
+    @property
+    def day_price(self) -> str | None:
+        """Price of its next 24 hours, likewise."""
+        price = self.price(self.slice_day_price)
+        return None if price is None else f"{price:f}"
+
+    def price(self, of_slice: Decimal | None, replicas: int = 1) -> Decimal | None:
+        """Return the price of as many replicas by that of a slice; None if that is not known."""
+        return None if of_slice is None else of_slice * self.cost_millislices * replicas / 1000
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,6 @@ from slicewise.slurm_plugin.cli.common.options import (
 )
 from slicewise.slurm_plugin.cli.common.window_words import (
     bound_from_text,
-    days_from_text,
-    minute_from_text,
     spans_text,
     what_text,
     when_text,
@@ -51,6 +49,7 @@ from slicewise.slurm_plugin.rules.quota.calendar import (
     in_force,
 )
 from slicewise.slurm_plugin.rules.quota.calendar_times import Span, moment, spans
+from slicewise.slurm_plugin.rules.quota.clock_words import days_from_text, minute_from_text
 from slicewise.slurm_plugin.rules.quota.tenants import effective_nominal, require_tenant
 from slicewise.slurm_plugin.rules.quota.types import Policy
 

@@ -26,6 +26,7 @@ from slicewise.cluster.runtime.questions import confirm
 from slicewise.cluster.runtime.time_options import local_time
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.read import load_settings
+from slicewise.slurm_plugin.cli.commands.invoice import invoice_app
 from slicewise.slurm_plugin.cli.commands.ledger_db import ledger_db_app
 from slicewise.slurm_plugin.cli.common.answer_pages import pages
 from slicewise.slurm_plugin.cli.common.books import Books
@@ -41,7 +42,6 @@ from slicewise.slurm_plugin.cli.views.focus import Billing, FocusRow, focus_rows
 from slicewise.slurm_plugin.common.ledger_requests import BalanceRequest
 from slicewise.slurm_plugin.common.record_requests import ExportRequest
 from slicewise.slurm_plugin.common.usage_requests import ForgetPersonRequest
-from slicewise.slurm_plugin.rules.accounting.charge_lines import charge_lines
 from slicewise.slurm_plugin.rules.accounting.run_csv import csv_text, inert, run_line, runs_csv
 from slicewise.slurm_plugin.rules.accounting.statement import (
     by_day,
@@ -67,6 +67,7 @@ ledger_app = typer.Typer(
     epilog="Examples: slicewise ledger statement --from 2026-01 --until 2026-02"
     " | slicewise ledger verify",
 )
+ledger_app.add_typer(invoice_app)
 ledger_app.add_typer(ledger_db_app, name="db", rich_help_panel=OPERATORS_PANEL)
 
 
@@ -165,8 +166,8 @@ def statement(
     begin, too. JSON and CSV have integers in millislice-seconds. Users see the tenants that they
     belong to.
 
-    --focus is for billing: a row for each day, payer, tenant, service, user and GPU type, without
-    what was waived. With --json it prints the same as JSON.
+    --focus is for billing: a row for each day, payer, tenant, service, user, GPU type and price,
+    without what was waived; shares are cut at the hour. With --json it prints the same as JSON.
     """
     _require_one_form(as_json=as_json, as_csv=as_csv)
     if focus and (journal or since or by is not Grouping.SERVICE or not begin or not end):
@@ -176,13 +177,13 @@ def statement(
     if begin is not None and end is not None and begin >= end:
         raise typer.BadParameter("--until is not after --from.")
     books = Books(DaemonClient(load_settings().daemon))
+    if focus and begin and end:
+        _print_focus(books, tenant, _since_s(begin), _since_s(end), as_json=as_json)
+        return
     found, now_s, charged_below = books.statement(tenant, _since_s(since or begin))
-    below = () if as_json or as_csv or focus else charged_below
+    below = () if as_json or as_csv else charged_below
     from_s, until_s = _since_s(begin), int(end.timestamp()) if end else None
     whole, shares = found.rows, books.shares(tenant, _since_s(since or begin), until_s)
-    if focus and until_s is not None:
-        _print_focus(Statement(whole, (), shares), from_s, until_s, as_json=as_json)
-        return
     rows = part(whole, from_s, until_s) if begin is not None or end is not None else whole
     found = Statement(rows, totals(rows, shares), shares)
     lines = _by_day(whole, from_s, until_s, shares) if by is Grouping.DAY else _lines(found, by)
@@ -221,12 +222,11 @@ def _by_day(
     return by_day(rows, days, from_s, until_s, shares)
 
 
-def _print_focus(whole: Statement, from_s: int, until_s: int, *, as_json: bool) -> None:
-    settings = load_settings()
-    days = ledger_days(from_s, until_s, _zone())
-    lines = charge_lines(whole.rows, days, from_s, until_s, whole.shares)
-    price = settings.ledger.slice_hour_price
-    billing = Billing(settings.cluster.name, from_s, until_s, price, settings.ledger.currency)
+def _print_focus(
+    books: Books, tenant: str | None, from_s: int, until_s: int, *, as_json: bool
+) -> None:
+    currency, lines = books.charges(tenant, from_s, until_s)
+    billing = Billing(load_settings().cluster.name, from_s, until_s, currency)
     shown = focus_rows(lines, billing)
     if as_json:
         print_json(shown)

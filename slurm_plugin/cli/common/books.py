@@ -5,6 +5,8 @@ from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
 from slicewise.cluster.rpc.messages import ViewRequest
 from slicewise.slurm_plugin.cli.common.answer_pages import pages
 from slicewise.slurm_plugin.common.ledger_requests import SharesRequest, StatementRequest
+from slicewise.slurm_plugin.common.tariff_requests import ChargesRequest
+from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine, merged
 from slicewise.slurm_plugin.rules.accounting.statement import totals
 from slicewise.slurm_plugin.rules.accounting.types import ShareLine, Statement
 
@@ -41,6 +43,19 @@ class Books:
             lambda after: self._daemon.call(request.model_copy(update={"after": after}))
         )
         return tuple(line for answer in answers for line in answer.lines)
+
+    def charges(
+        self, tenant: str | None, from_s: int, until_s: int
+    ) -> tuple[str, tuple[ChargeLine, ...]]:
+        """Return the currency ("" without a tariff), and all that was charged in that time.
+
+        Of a tenant, its own and what it pays for, where the caller may see it.
+        """
+        request = ChargesRequest.of(tenant=tenant, since_s=from_s, until_s=until_s)
+        answers = tuple(
+            pages(lambda after: self._daemon.call(request.model_copy(update={"after": after})))
+        )
+        return answers[0].currency, merged(line for answer in answers for line in answer.lines)
 
     def tenants(self) -> tuple[str, ...]:
         """Return the names of the tenants that the caller may see."""

@@ -4,7 +4,7 @@ https://focus.finops.org/focus-specification/v1-2/
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,11 +12,18 @@ from typing import Annotated, Any
 
 from pydantic import PlainSerializer
 
-from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine
+from slicewise.cluster.language.meters import (
+    CACHED_PROMPT_TOKENS,
+    OUTPUT_TOKENS,
+    PROMPT_TOKENS,
+    REQUESTS,
+    SLICES,
+)
+from slicewise.slurm_plugin.rules.accounting.charge_lines import Charged, ChargeLine
+from slicewise.slurm_plugin.rules.accounting.tariff import MILLIONTHS, UNITS
 
 _MILLISLICE_S = Decimal("0.001")
-_SLICE_HOUR = Decimal(3_600_000)
-_HOURS_PLACES = Decimal("1e-9")
+_PLACES = Decimal("1e-9")
 
 Value = str | Decimal | None
 """None is what FOCUS calls null."""
@@ -73,33 +80,38 @@ class Billing:
     Attributes:
         provider: name of the cluster.
         from_s, until_s: begin and exclusive end of the billing period, in Unix seconds.
-        slice_hour_price: None if the site has no price; then costs are null.
-        currency: "" without a price.
+        currency: "" without a tariff; then costs are null.
     """
 
     provider: str
     from_s: int
     until_s: int
-    slice_hour_price: Decimal | None
     currency: str
 
 
 def focus_rows(lines: Iterable[ChargeLine], billing: Billing) -> list[FocusRow]:
-    """One row a line."""
-    return [FocusRow(**_row(line, billing)) for line in lines]
+    """One row a line; ``lines`` are ``merged``. Requests and tokens without a price have none."""
+    return [
+        FocusRow(**_row(line, billing))
+        for line in lines
+        if line.of.kind != "request" or line.of.price
+    ]
 
 
 def _row(line: ChargeLine, billing: Billing) -> dict[str, Any]:
-    of, price = line.of, billing.slice_hour_price
-    hours = (Decimal(line.used_millislice_s) / _SLICE_HOUR).quantize(_HOURS_PLACES)
-    cost = None if price is None else hours * price
-    costs = ("BilledCost", "ContractedCost", "EffectiveCost", "ListCost")
+    of, price = line.of, line.of.price
+    cost = None if price is None else Decimal(line.millionths or 0) / MILLIONTHS
+    quantity = (Decimal(line.amount) / UNITS[of.meter]).quantize(_PLACES)
+    listed = price if of.list_price is None else of.list_price
     names = ("InvoiceIssuerName", "ProviderName", "PublisherName")
-    sku = " + ".join(of.gpu_types) or "share"
-    kind = "Inference services" if of.service else "GPU jobs"
-    about = f"{kind} of {of.user} on {sku}" if of.gpu_types else "Shares of a service's hours"
+    sku, consumed, unit = _SKUS.get(of.meter) or (
+        " + ".join(of.gpu_types) or "share",
+        "Slice-Seconds",
+        "Slice-Hours",
+    )
+    is_slices = of.meter == SLICES.name
     return {
-        **dict.fromkeys(costs, cost),
+        **dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost"), cost),
         **dict.fromkeys(names, billing.provider),
         **_service(of.owner or of.tenant, of.service),
         "BillingAccountId": of.payer,
@@ -110,22 +122,44 @@ def _row(line: ChargeLine, billing: Billing) -> dict[str, Any]:
         "BillingPeriodEnd": _time(billing.until_s),
         "ChargeCategory": "Usage",
         "ChargeClass": None,
-        "ChargeDescription": about,
+        "ChargeDescription": _about(of, sku),
         "ChargeFrequency": "Usage-Based",
         "ChargePeriodStart": _time(of.start_s),
         "ChargePeriodEnd": _time(of.end_s),
-        "ConsumedQuantity": line.used_millislice_s * _MILLISLICE_S,
-        "ConsumedUnit": "Slice-Seconds",
+        "ConsumedQuantity": line.amount * _MILLISLICE_S if is_slices else Decimal(line.amount),
+        "ConsumedUnit": consumed,
         "ContractedUnitPrice": price,
-        "ListUnitPrice": price,
-        "PricingQuantity": hours,
-        "PricingUnit": "Slice-Hours",
+        "ListCost": cost if of.list_price is None else listed and listed * quantity,
+        "ListUnitPrice": listed,
+        "PricingQuantity": quantity,
+        "PricingUnit": unit,
         "SkuId": sku,
         "SubAccountId": of.tenant,
         "SubAccountName": of.tenant,
         "SubAccountType": "Tenant",
         "Tags": json.dumps({"slicewise/user": of.user}),
     }
+
+
+_SKUS: Mapping[str, tuple[str, str, str]] = {
+    **{
+        meter.name: (meter.name, "Tokens", "Million Tokens")
+        for meter in (PROMPT_TOKENS, CACHED_PROMPT_TOKENS, OUTPUT_TOKENS)
+    },
+    REQUESTS.name: (REQUESTS.name, "Requests", "Thousand Requests"),
+}
+"""SkuId, ConsumedUnit and PricingUnit of meters of usage."""
+
+
+def _about(charged: Charged, sku: str) -> str:
+    match charged.kind:
+        case "run":
+            what = "Inference services" if charged.service else "GPU jobs"
+            return f"{what} of {charged.user} on {sku}"
+        case "request":
+            return f"{sku.replace('-', ' ').capitalize()} of {charged.user}"
+        case _:
+            return "Shares of a service's hours"
 
 
 def _service(tenant: str, service: str) -> dict[str, Value]:

@@ -1,16 +1,15 @@
 """What keys of a marketplace and their usage are, in the words of LiteLLM that its agent reads."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 
 from pydantic import BaseModel
 
-from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.persons import NOBODY
 from slicewise.cluster.rpc.key_messages import KeyView
 from slicewise.cluster.rpc.limit_messages import RequestLimits
+from slicewise.slurm_plugin.rules.accounting.tariff import MILLIONTHS
 
 AGENT = "(marketplace)"
 """Who changed something, where the agent did: no user's name."""
@@ -61,16 +60,17 @@ def key_record(key: KeyView, limits: RequestLimits) -> OrderKeyRecord:
 
 
 def daily_activity(
-    lines: Iterable[KeyUse], aliases: Mapping[str, str], slice_hour_price: Decimal | None
+    lines: Iterable[KeyUse], aliases: Mapping[str, str], cost: Callable[[KeyUse], int]
 ) -> Sequence[Mapping[str, object]]:
     """Usage of each day that has some: in all, by key, by model, and by both.
 
-    What is of keys that have no alias is left out.
+    ``cost`` is what a line costs, in millionths of the currency. What is of keys that have no alias
+    is left out.
     """
     days = _parted((line for line in lines if line.key_id in aliases), "day")
 
     def metrics(part: Sequence[KeyUse]) -> Mapping[str, float]:
-        return _metrics(part, slice_hour_price)
+        return _metrics(part, cost)
 
     def by_key(part: Sequence[KeyUse]) -> Mapping[str, object]:
         return {
@@ -101,16 +101,12 @@ def _parted(lines: Iterable[KeyUse], field: str) -> Mapping[str, Sequence[KeyUse
     return parts
 
 
-def _metrics(lines: Sequence[KeyUse], slice_hour_price: Decimal | None) -> Mapping[str, float]:
-    """``spend`` is what of the replicas' time was charged, by the price of a slice-hour; 0 without
-    a price.
-    """
+def _metrics(lines: Sequence[KeyUse], cost: Callable[[KeyUse], int]) -> Mapping[str, float]:
+    """``spend`` is what the requests, and what of the replicas' time was charged, cost."""
     prompts = sum(line.prompt_tokens for line in lines)
     outputs = sum(line.output_tokens for line in lines)
-    charged = Decimal(sum(line.millislice_s for line in lines))
-    spent = charged * (slice_hour_price or 0) / SLICES.scale
     return {
-        "spend": float(spent),
+        "spend": sum(map(cost, lines)) / MILLIONTHS,
         "prompt_tokens": prompts,
         "completion_tokens": outputs,
         "cache_read_input_tokens": sum(line.cached_prompt_tokens for line in lines),

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from slicewise.cluster.rpc.messages import (
     ViewRequest,
 )
 from slicewise.cluster.rpc.order_messages import OrderRequest
+from slicewise.cluster.rpc.read_messages import SlicePriceAnswer, SlicePriceRequest
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.sbatch import Submitted
@@ -102,6 +104,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     answer_in_its_place(monkeypatch, CheckRequest, check)
     answer_in_its_place(monkeypatch, ViewRequest, lambda _: EMPTY)
+    answer_in_its_place(monkeypatch, SlicePriceRequest, lambda _: SlicePriceAnswer())
     monkeypatch.setattr(cli, "why_no_start", lambda script: "")
     return tenants
 
@@ -183,26 +186,28 @@ def test_a_dry_run_in_json_says_the_same(place, submitted, checked):
             "gpu_model": "A100-80GB",
             "cost_millislices": 1000,
             "hour_price": None,
+            "day_price": None,
             "currency": None,
         },
     }
 
 
 def test_a_dry_run_says_what_replicas_cost(place, submitted, checked, monkeypatch):
-    config = place / "slicewise.toml"
-    config.write_text(
-        f'{config.read_text()}[ledger]\nslice_hour_price = "0.12"\ncurrency = "EUR"\n'
-    )
+    price = SlicePriceAnswer(currency="EUR", hour=Decimal("0.12"), day=Decimal("2.4"))
+    answer_in_its_place(monkeypatch, SlicePriceRequest, lambda _: price)
     file = place / "chat.toml"
     file.write_text(f"{file.read_text().replace('1g.10gb', 'a100')}gpus = 2\n")
     admitted = SubmitAnswer(action="admit", gres="gpu:a100:2")
     answer_in_its_place(monkeypatch, CheckRequest, lambda _: admitted)
     words = (
-        "replica: 2 × a100 of A100-80GB, 14 slices; EUR 1.68 an hour while it runs, 3 of them 5.04"
+        "replica: 2 × a100 of A100-80GB, 14 slices; EUR 1.68 an hour now,"
+        " 33.60 a day while it runs, 3 of them 100.80"
     )
     assert words in invoke("apply", "chat.toml", "--dry-run").splitlines()
     said = json.loads(invoke("apply", "chat.toml", "--dry-run", "--json"))["replica"]
-    assert (said["hour_price"], said["currency"], said["gpus"]) == ("1.68", "EUR", 2)
+    prices = (said["hour_price"], said["day_price"], said["currency"])
+    assert (*map(Decimal, prices[:2]), prices[2]) == (Decimal("1.68"), Decimal("33.6"), "EUR")
+    assert said["gpus"] == 2
 
 
 def test_without_the_gateways_certificate_nothing_is_begun(place, submitted, checked, recwarn):

@@ -22,8 +22,6 @@ from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.cli.commands import calendar
 from slicewise.slurm_plugin.cli.common.window_words import (
     bound_from_text,
-    days_from_text,
-    minute_from_text,
     what_text,
     when_text,
 )
@@ -37,6 +35,7 @@ from slicewise.slurm_plugin.rules.quota.calendar import (
     rivals,
 )
 from slicewise.slurm_plugin.rules.quota.calendar_times import moments
+from slicewise.slurm_plugin.rules.quota.clock_words import days_from_text, minute_from_text
 from slicewise.slurm_plugin.rules.quota.types import Policy
 
 pytestmark = pytest.mark.usefixtures("clock")

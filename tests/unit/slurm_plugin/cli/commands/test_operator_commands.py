@@ -18,7 +18,9 @@ from typing import Any
 
 import pytest
 import typer
+from builders.ledger_parts import KeptTariffs
 from builders.settings import site_settings
+from builders.tariffs import record, tariff
 from builders.tenants import tenant as tenant_of
 from stand_ins.daemon_in_process import answer_from
 from stand_ins.memory_ledger import MemoryStore
@@ -31,7 +33,7 @@ from slicewise.cluster.language.periods import Period, period_start_s
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime import questions
-from slicewise.cluster.settings.file import LedgerSettings, Settings
+from slicewise.cluster.settings.file import Settings
 from slicewise.launcher.main import app
 from slicewise.slurm_plugin.api import budget_desk, record_desk, tenant_desk
 from slicewise.slurm_plugin.api.budget_desk import BudgetDesk
@@ -952,11 +954,9 @@ JANUARY = ("--from", "1970-01", "--until", "1970-02")
 
 
 def test_what_is_billed_has_the_columns_of_focus_and_adds_up_to_the_statement(
-    two_payers: FakeLedger, monkeypatch: pytest.MonkeyPatch
+    two_payers: FakeLedger,
 ):
-    priced = LedgerSettings.model_validate({"slice_hour_price": 0.35, "currency": "EUR"})
-    settings = SETTINGS.model_copy(update={"ledger": priced})
-    monkeypatch.setattr(ledger_commands, "load_settings", lambda: settings)
+    two_payers.tariffs = KeptTariffs(record(1, 0, tariff(slice_hour="0.35")))
     text = said("ledger", "statement", "--focus", *JANUARY)
     rows = list(csv.DictReader(io.StringIO(text)))
     assert list(rows[0]) == sorted(rows[0])
@@ -971,7 +971,9 @@ def test_what_is_billed_has_the_columns_of_focus_and_adds_up_to_the_statement(
     assert first["BillingAccountId"] == "physics"
     assert first["BillingPeriodEnd"] == "1970-02-01T00:00:00Z"
     assert (first["ConsumedQuantity"], first["ConsumedUnit"]) == ("420.000", "Slice-Seconds")
-    assert Decimal(first["BilledCost"]) == Decimal("0.116666667") * Decimal("0.35")
+    # 0.11666... slice-hours at 0.35, to the millionth.
+    assert Decimal(first["BilledCost"]) == Decimal("0.040833")
+    assert Decimal(first["ListUnitPrice"]) == Decimal("0.35")
     assert (first["BillingCurrency"], first["SkuId"]) == ("EUR", "3g.40gb")
     assert json.loads(first["Tags"]) == {"slicewise/user": "alice"}
     totals = read("ledger", "statement", *JANUARY)["tenants"]

@@ -1,6 +1,5 @@
 """Tests what a marketplace's agent is told of usage, and which keys are its own."""
 
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -49,8 +48,13 @@ def metrics(spend: float, requests: int) -> dict[str, float]:
     }
 
 
+def cost(use: KeyUse) -> int:
+    """Of 0.40 a slice-hour."""
+    return use.millislice_s * 400_000 // HOUR
+
+
 def test_usage_adds_up_by_day_key_and_model() -> None:
-    first, second = daily_activity(LINES, {"a": "order-1", "b": "order-2"}, Decimal("0.4"))
+    first, second = daily_activity(LINES, {"a": "order-1", "b": "order-2"}, cost)
     assert (first["date"], second["date"]) == ("2026-11-29", "2026-11-30")
     assert first["metrics"] == metrics(0.6, 3)
     assert second["metrics"] == metrics(0.8, 1)
@@ -69,9 +73,9 @@ def test_usage_adds_up_by_day_key_and_model() -> None:
 
 
 def test_without_a_price_nothing_is_spent_and_without_keys_there_is_no_usage() -> None:
-    (only,) = daily_activity(LINES[:1], {"b": "order-2"}, None)
+    (only,) = daily_activity(LINES[:1], {"b": "order-2"}, lambda _: 0)
     assert only["metrics"] == metrics(0.0, 1)
-    assert daily_activity(LINES, {}, Decimal(1)) == []
+    assert daily_activity(LINES, {}, cost) == []
 
 
 @pytest.mark.parametrize(

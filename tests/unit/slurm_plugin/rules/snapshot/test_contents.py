@@ -79,7 +79,6 @@ def test_the_settings_that_decide_are_those_of_the_site() -> None:
     assert settings.costs == SETTINGS.costs
     assert settings.whole_boards == SETTINGS.whole_boards
     assert settings.priority == SETTINGS.priority
-    assert settings.ledger.slice_hour_price is None
 
 
 def test_ended_jobs_are_not_of_the_queue() -> None:

@@ -1,0 +1,121 @@
+"""What is asked about money: tariffs, charges with their prices, what a service costs."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from slicewise.cluster.rpc.message import (
+    NO_CONTROLS,
+    Asks,
+    Message,
+    Request,
+    TenantText,
+    WholeAnswer,
+)
+from slicewise.slurm_plugin.common.ledger_requests import Number, StatementCursor
+from slicewise.slurm_plugin.common.tenant_requests import Authored
+from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine
+from slicewise.slurm_plugin.rules.accounting.tariff import TariffRecord
+from slicewise.slurm_plugin.rules.accounting.tariff_file import TariffChange
+
+MOST_BYTES = 48 * 1024
+"""Of a tariff's text, so that it fits into a request."""
+_MOST_DAYS = 400
+
+
+class TariffAnswer(WholeAnswer):
+    """What a file of a tariff changes, or would change.
+
+    Attributes:
+        valid_from_s: from when on, in Unix seconds.
+        replaces: whether another tariff was entered for the same moment.
+        tariff_id: the ledger's number; None if nothing was written.
+    """
+
+    valid_from_s: int
+    changes: tuple[TariffChange, ...]
+    replaces: bool
+    tariff_id: int | None = None
+
+
+class TariffPlanRequest(
+    Request, Asks[TariffAnswer], post="tariff-plan", changes=False, asker="operators"
+):
+    """What would this tariff change? ``file`` is the name that errors give it."""
+
+    text: str = Field(max_length=MOST_BYTES)
+    file: str = Field(max_length=4096, pattern=NO_CONTROLS)
+
+
+class TariffApplyRequest(
+    Request, Authored, Asks[TariffAnswer], post="tariff-apply", asker="operators"
+):
+    """Enters a tariff, from a moment on that is not past."""
+
+    text: str = Field(max_length=MOST_BYTES)
+    file: str = Field(max_length=4096, pattern=NO_CONTROLS)
+
+
+class TariffsAnswer(WholeAnswer):
+    """Every tariff that was ever entered, the oldest first."""
+
+    now_s: int
+    tariffs: tuple[TariffRecord, ...]
+
+
+class TariffsRequest(Request, Asks[TariffsAnswer], get="tariffs", asker="operators"):
+    """Which tariffs hold, held and will hold?"""
+
+
+class ChargeCursor(Message):
+    """Where a page of charges ends.
+
+    Attributes:
+        part: of what the next page is.
+        run: the last run; of runs.
+        skip: how many came before; of shares and requests.
+        now_s: up to when running jobs are counted.
+    """
+
+    part: Literal["runs", "shares", "requests"]
+    run: StatementCursor | None = None
+    skip: Annotated[int, Field(ge=0, le=2**40)] = 0
+    now_s: Number
+
+
+class ChargesAnswer(WholeAnswer):
+    """One page.
+
+    Attributes:
+        currency: "" without a tariff.
+        more: where the next page begins; None after the last page.
+    """
+
+    currency: str
+    now_s: int
+    lines: tuple[ChargeLine, ...]
+    more: ChargeCursor | None = None
+
+
+class ChargesRequest(Request, Asks[ChargesAnswer], get="charges"):
+    """Asks what was charged from ``since_s`` up to ``until_s``, with the price of each.
+
+    Of one tenant and of what it pays for, or of all that the user may read; of persons who made
+    requests, a user sees the own name. ``after`` is ``more`` of an earlier answer.
+    """
+
+    tenant: TenantText | None = None
+    since_s: Number
+    until_s: Number
+    after: ChargeCursor | None = None
+
+    @field_validator("after", mode="before")
+    @classmethod
+    def _of_text(cls, value: object) -> object:
+        return ChargeCursor.model_validate_json(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _is_a_time(self) -> Self:
+        if not self.since_s < self.until_s <= self.since_s + _MOST_DAYS * 86_400:
+            raise ValueError(f"ask for {_MOST_DAYS} days at most")
+        return self

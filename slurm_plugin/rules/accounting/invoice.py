@@ -1,0 +1,153 @@
+"""Adds charges up to invoices: by person, service, tenant, day, and what a payer owes in all."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN, Decimal
+from typing import Literal
+
+from slicewise.cluster.language.meters import (
+    CACHED_PROMPT_TOKENS,
+    OUTPUT_TOKENS,
+    PROMPT_TOKENS,
+    REQUESTS,
+    SLICES,
+)
+from slicewise.cluster.language.units import MillisliceSeconds
+from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine
+from slicewise.slurm_plugin.rules.accounting.tariff import MILLIONTHS, money
+
+InvoiceGroup = Literal["person", "service", "tenant", "day", "month"]
+
+
+_NO_DIGITS = frozenset(
+    {
+        *("BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "UYI"),
+        *("VND", "VUV", "XAF", "XOF", "XPF"),
+    }
+)
+_THREE_DIGITS = frozenset({"BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"})
+"""Currencies whose minor unit is not a hundredth: ISO 4217, list one."""
+
+
+@dataclass(frozen=True)
+class InvoiceSum:
+    """The sum of a payer's charges that are of one person, service, tenant, day or month.
+
+    Attributes:
+        key: what they have in common; "" for jobs of no service.
+        millislice_s: of slices, shares and pools included.
+        prompt_tokens: cached ones included, which are a part of them.
+        millionths: of the currency.
+        list_millionths: what its tokens would cost by list prices; None without a list price.
+    """
+
+    payer: str
+    key: str
+    millislice_s: MillisliceSeconds
+    requests: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    output_tokens: int
+    millionths: int
+    list_millionths: int | None = None
+
+
+@dataclass(frozen=True)
+class Payable:
+    """What a payer owes in all.
+
+    Attributes:
+        millionths: the sum of its lines.
+        rounding_millionths: what is added to come to whole minor units, half to even.
+        payable: in the currency, as ``1234.50``.
+    """
+
+    payer: str
+    millionths: int
+    rounding_millionths: int
+    payable: str
+
+
+def invoice_sums(lines: Iterable[ChargeLine], by: InvoiceGroup) -> tuple[InvoiceSum, ...]:
+    """One for each payer and what the lines are about, in order; they add up to the payables.
+
+    ``lines`` are ``merged``.
+    """
+    parts: dict[tuple[str, str], list[ChargeLine]] = defaultdict(list)
+    for line in lines:
+        parts[line.of.payer, _key(line, by)].append(line)
+    return tuple(_sum(payer, key, parts[payer, key]) for payer, key in sorted(parts))
+
+
+def _key(line: ChargeLine, by: InvoiceGroup) -> str:
+    charged = line.of
+    keys: Mapping[InvoiceGroup, str] = {
+        "person": charged.user,
+        "service": f"{charged.owner or charged.tenant}/{charged.service}"
+        if charged.service
+        else "",
+        "tenant": charged.tenant,
+        "day": charged.day,
+        "month": charged.day[: len("2026-01")],
+    }
+    return keys[by]
+
+
+def _sum(payer: str, key: str, lines: Sequence[ChargeLine]) -> InvoiceSum:
+    amounts: dict[str, int] = defaultdict(int)
+    for line in lines:
+        amounts[line.of.meter] += line.amount
+    listed = [
+        money(line.of.meter, line.amount, line.of.list_price)
+        for line in lines
+        if line.of.list_price is not None
+    ]
+    cached = amounts[CACHED_PROMPT_TOKENS.name]
+    return InvoiceSum(
+        *(payer, key, MillisliceSeconds(amounts[SLICES.name]), amounts[REQUESTS.name]),
+        *(amounts[PROMPT_TOKENS.name] + cached, cached, amounts[OUTPUT_TOKENS.name]),
+        sum(line.millionths or 0 for line in lines),
+        sum(listed) if listed else None,
+    )
+
+
+def payables(lines: Iterable[ChargeLine], currency: str) -> tuple[Payable, ...]:
+    """What each payer owes, by name: the sum of its lines, rounded once."""
+    sums: dict[str, int] = defaultdict(int)
+    for line in lines:
+        sums[line.of.payer] += line.millionths or 0
+    return tuple(_payable(payer, sums[payer], currency) for payer in sorted(sums))
+
+
+def _payable(payer: str, millionths: int, currency: str) -> Payable:
+    unit = Decimal(1).scaleb(-minor_digits(currency))
+    owed = (Decimal(millionths) / MILLIONTHS).quantize(unit, ROUND_HALF_EVEN)
+    return Payable(payer, millionths, int(owed * MILLIONTHS) - millionths, f"{owed:f}")
+
+
+def minor_digits(currency: str) -> int:
+    """Decimals of the currency's minor unit: 2 for EUR, 0 for JPY."""
+    if currency in _NO_DIGITS:
+        return 0
+    return 3 if currency in _THREE_DIGITS else 2
+
+
+def money_text(millionths: int) -> str:
+    """An exact amount in the currency, as ``1,234.50`` or ``0.000125``: two decimals or more."""
+    whole, part = f"{Decimal(millionths) / MILLIONTHS:,.6f}".split(".")
+    return f"{whole}.{part[:2]}{part[2:].rstrip('0')}"
+
+
+def per_million_tokens(line: InvoiceSum) -> int | None:
+    """Millionths of the currency that a million tokens cost; None where none were counted."""
+    tokens = line.prompt_tokens + line.output_tokens
+    return round(Decimal(line.millionths) * 10**6 / tokens) if tokens else None
+
+
+def list_per_million_tokens(line: InvoiceSum) -> int | None:
+    """The same by list prices; None without one."""
+    tokens = line.prompt_tokens + line.output_tokens
+    if line.list_millionths is None or not tokens:
+        return None
+    return round(Decimal(line.list_millionths) * 10**6 / tokens)

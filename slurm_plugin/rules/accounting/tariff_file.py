@@ -1,0 +1,165 @@
+"""Reads a tariff as operators write it, in TOML, and says whether it may be entered."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from pydantic import ValidationError
+
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.periods import clock_text, midnight_s
+from slicewise.cluster.language.toml_text import read_toml
+from slicewise.slurm_plugin.rules.accounting.tariff import (
+    Tariff,
+    TariffRecord,
+    document,
+    in_force,
+)
+
+EXAMPLE = """\
+# What use costs from a midnight on, by [ledger] time_zone: the whole tariff, not only what changes.
+# Prices have at most six decimals. What has no price costs nothing.
+valid_from = 2027-01-01
+currency = "EUR"
+
+[prices]
+slice_hour = 0.35
+slice_hour_by_type = { "3g.40gb" = 0.40 }
+# Tokens and requests are charged beside slice-hours: price either those or these of a service.
+# million_prompt_tokens = 0.10
+# million_cached_prompt_tokens = 0.02
+# million_output_tokens = 0.40
+# thousand_requests = 0.05
+
+# Tenants with prices of their own, and all below them; what is left out is as above.
+# [classes.external]
+# tenants = ["acme"]
+# prices = { slice_hour = 0.90 }
+
+# Hours in which slice-hours cost a multiple of their price. Of several the first counts.
+# [[windows]]
+# name = "weekend"
+# days = "sat-sun"
+# factor = 0.6
+
+# [[windows]]
+# name = "night"
+# begin = "22:00"
+# end = "06:00"
+# factor = 0.5
+
+# What a million tokens of a service would cost elsewhere: shown beside yours. "*" is all others.
+# [list_prices]
+# "science/chat" = 0.60
+
+# What a tenant and those below it should not exceed: an alarm, nothing ends for it.
+# [budgets.vision]
+# amount = 500
+# period = "month"
+# warn_at = 0.8
+"""
+
+_HINT = "See: slicewise tariff apply --example"
+_VALID_FROM = "valid_from"
+_MOST_FAULTS = 20
+
+
+@dataclass(frozen=True)
+class EnteredTariff:
+    """A tariff and the midnight from which on it is to hold, in Unix seconds."""
+
+    valid_from_s: int
+    tariff: Tariff
+
+
+def read_tariff(file: str, text: str, zone: str) -> EnteredTariff:
+    """Read a file's text. Raises InvalidInputError (SW-INPUT-FILE) with all that is wrong."""
+    try:
+        content = dict(read_toml(text, parse_float=Decimal))
+    except ValueError as error:
+        raise _refused(file, f"it is not TOML: {error}.") from None
+    valid_from_s = midnight_s(content.pop(_VALID_FROM, None), zone)
+    if valid_from_s is None:
+        raise _refused(file, f"{_VALID_FROM}: give a date, such as 2027-01-01.")
+    try:
+        tariff = Tariff.model_validate(content)
+    except ValidationError as error:
+        raise _refused(file, "; ".join(_faults(error)) + ".") from None
+    return EnteredTariff(valid_from_s, tariff)
+
+
+def _faults(error: ValidationError) -> Iterator[str]:
+    for fault in error.errors()[:_MOST_FAULTS]:
+        place = ".".join(map(str, fault["loc"]))
+        message = str(fault["msg"]).removeprefix("Value error, ")
+        yield f"{place}: {message}" if place else message
+
+
+def _refused(file: str, why: str) -> InvalidInputError:
+    return InvalidInputError(Code.INPUT_FILE, f"{file}: {why}", f"Nothing was changed. {_HINT}")
+
+
+def check_entry(
+    entered: EnteredTariff, records: Sequence[TariffRecord], now_s: float, zone: str
+) -> None:
+    """Raise InvalidInputError (SW-VALUE) if it would price anew what was used, or change the
+    currency.
+    """
+    if records and entered.valid_from_s < now_s:
+        raise InvalidInputError(
+            Code.VALUE,
+            f"{_VALID_FROM} is {clock_text(entered.valid_from_s, zone)}, which is past: only a"
+            " cluster's first tariff may begin in the past.",
+            "Nothing that was used is priced anew: give tomorrow or a later day.",
+        )
+    if others := {record.tariff.currency for record in records} - {entered.tariff.currency}:
+        raise InvalidInputError(
+            Code.VALUE,
+            f"currency is {entered.tariff.currency}, and the cluster's tariffs are in"
+            f" {', '.join(sorted(others))}: amounts of two currencies have no sum.",
+            "Give prices in that one. Another currency begins with another cluster name.",
+        )
+
+
+@dataclass(frozen=True)
+class TariffChange:
+    """A key that differs; None is no value."""
+
+    key: str
+    before: str | None
+    after: str | None
+
+
+def changes(entered: EnteredTariff, records: Sequence[TariffRecord]) -> tuple[TariffChange, ...]:
+    """How it differs from what would hold then without it, key by key, in order."""
+    record = in_force(records, entered.valid_from_s)
+    before = flat(record.tariff) if record else {}
+    after = flat(entered.tariff)
+    return tuple(
+        TariffChange(key, before.get(key), after.get(key))
+        for key in sorted({*before, *after})
+        if before.get(key) != after.get(key)
+    )
+
+
+def flat(tariff: Tariff) -> Mapping[str, str]:
+    """Every value of a tariff by its key, such as ``windows.night.factor``."""
+    return dict(_flat(document(tariff)))
+
+
+def _flat(value: Any, at: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _flat(item, f"{at}.{key}" if at else str(key))
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        for item in value:
+            yield from _flat(
+                {key: it for key, it in item.items() if key != "name"}, f"{at}.{item['name']}"
+            )
+    elif isinstance(value, list):
+        if value:
+            yield at, ", ".join(map(str, value))
+    else:
+        yield at, str(value)

@@ -1,0 +1,267 @@
+"""Invoices on a real PostgreSQL: they add up to the millionth, over changes of tariff and clock."""
+
+import json
+from collections import Counter
+from fractions import Fraction
+from random import Random
+from typing import Any
+
+import psycopg
+import pytest
+from builders.tariffs import BERLIN, local_s, tariff
+
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.api.charge_reads import all_charges
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.tariffs import WantedCharges
+from slicewise.slurm_plugin.quota_cycle.share_hours import share_hours
+from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine, merged
+from slicewise.slurm_plugin.rules.accounting.invoice import invoice_sums, payables
+from slicewise.slurm_plugin.rules.accounting.tariff import Tariff, document, price_spans
+from slicewise.slurm_plugin.rules.accounting.tariff_file import EnteredTariff
+from slicewise.slurm_plugin.rules.accounting.types import (
+    Charge,
+    Run,
+    RunKey,
+    Transfer,
+    TransferKind,
+)
+from slicewise.slurm_plugin.rules.quota.types import Policy, Quota, Tenant
+
+pytestmark = pytest.mark.integration
+
+SEED = 20261025
+HOUR_S, DAY_S = 3600, 86_400
+BEGIN_S, END_S = local_s("2026-10-01 00:00"), local_s("2026-11-01 00:00")
+NIGHT = """
+[[windows]]
+name = "night"
+begin = "22:00"
+end = "06:00"
+factor = 0.5
+"""
+CLASS = """
+[classes.external]
+tenants = ["optics"]
+prices = { slice_hour = 0.9 }
+"""
+TOKENS = """
+[prices]
+slice_hour = 0.07
+slice_hour_by_type = { "3g.40gb" = 0.11 }
+million_prompt_tokens = 0.15
+million_cached_prompt_tokens = 0.01
+million_output_tokens = 0.6
+thousand_requests = 0.003
+"""
+TARIFFS = (
+    (BEGIN_S, tariff(NIGHT)),
+    (local_s("2026-10-11 00:00"), tariff(NIGHT + CLASS, slice_hour="0.123457")),
+    (local_s("2026-10-24 00:00"), tariff(TOKENS + NIGHT + CLASS.replace("0.9", "0.1"))),
+)
+POLICY: Policy = {
+    name: Tenant(name, "", Quota(Millislices(1000))) for name in ("vision", "optics", "chem")
+}
+
+
+def enter(url: str, *found: tuple[int, Tariff]) -> None:
+    """As if they had been entered before they began: the first may begin in the past anyway."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("ALTER TABLE slicewise.tariffs DISABLE TRIGGER check_tariff")
+        for valid_from_s, each in found:
+            connection.execute(
+                "INSERT INTO slicewise.tariffs (cluster, valid_from_s, document, author, reason)"
+                " VALUES ('testing', %s, %s, 'olga', 'prices')",
+                (valid_from_s, json.dumps(dict(document(each)))),
+            )
+        connection.execute("ALTER TABLE slicewise.tariffs ENABLE TRIGGER check_tariff")
+
+
+def settled(ledger: Ledger, run: Run, seconds: int) -> None:
+    used, end_s = run.cost_millislices * seconds, run.key.start_s + seconds
+    ledger.charges.post([Charge(run, 0, (Transfer(TransferKind.RESERVE, 10**12, end_s),))])
+    steps = (TransferKind.POST, used), (TransferKind.VOID, 10**12 - used)
+    ledger.charges.post([Charge(run, 1, tuple(Transfer(k, n, end_s) for k, n in steps))])
+
+
+def a_run(job_id: int, start_s: int, tenant: str = "vision", **fields: Any) -> Run:
+    user, payer = fields.get("user", "alice"), fields.get("payer", tenant)
+    gres, cost = fields.get("gres", {"1g.10gb": 1}), Millislices(fields.get("cost", 1000))
+    return Run(RunKey("testing", job_id, start_s), tenant, user, f"{job_id}_0", gres, cost, payer)
+
+
+def tell(url: str, records: list[dict[str, Any]]) -> None:
+    batch = {"cluster": "testing", "boot": "gateway", "zone": BERLIN, "records": records}
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SELECT slicewise.post_usage(%s)", (json.dumps(batch),))
+
+
+def a_request(number: int, run: Run, payer: str, end_s: int, **fields: Any) -> dict[str, Any]:
+    return {
+        "number": number,
+        "payer": payer,
+        "person": "-",
+        "key_id": "-",
+        "service": "vision/chat",
+        "array_job_id": run.key.job_id,
+        "index": 0,
+        "run_start_s": run.key.start_s,
+        "start_ms": 1000 * (end_s - 60),
+        "end_ms": 1000 * end_s,
+        "prompt_tokens": 0,
+        "cached_prompt_tokens": 0,
+        "output_tokens": 0,
+        "outcome": "whole",
+        **fields,
+    }
+
+
+def billed(ledger: Ledger, begin_s: int = BEGIN_S, end_s: int = END_S) -> tuple[ChargeLine, ...]:
+    book = ledger.tariffs.book(BERLIN)
+    spans = price_spans(book.records, begin_s, end_s, BERLIN)
+    return merged(all_charges(ledger, WantedCharges(), spans, book, end_s))
+
+
+def cost(lines: tuple[ChargeLine, ...]) -> int:
+    return sum(line.millionths or 0 for line in lines)
+
+
+def test_a_night_of_nine_hours_and_a_change_of_tariff_are_exact(
+    ledger: Ledger, ledger_database: str
+) -> None:
+    enter(ledger_database, *TARIFFS[:2])
+    # From 20:00 to 08:00, 13 hours of which nine are the night's.
+    settled(ledger, a_run(1, local_s("2026-10-24 20:00")), 13 * HOUR_S)
+    # Two hours before the change of price at midnight, in the night, and two after it.
+    settled(ledger, a_run(2, local_s("2026-10-10 22:00"), "optics"), 4 * HOUR_S)
+    lines = billed(ledger)
+    assert {sum_.payer: sum_.millionths for sum_ in invoice_sums(lines, "tenant")} == {
+        "vision": 4 * 123_457 + 9 * 123_457 // 2 + 1,
+        "optics": 2 * 180_000 + 2 * 450_000,
+    }
+
+
+def test_every_grouping_adds_up_in_a_month_with_two_tariffs_and_a_change_of_clocks(
+    ledger: Ledger, ledger_database: str
+) -> None:
+    random = Random(SEED)  # noqa: S311 -- no secret
+    enter(ledger_database, *TARIFFS)
+    used, exact = Counter[str](), Fraction(0)
+    for job_id in range(1, 201):
+        run = a_run(
+            job_id,
+            random.randrange(BEGIN_S, END_S - 3 * DAY_S),
+            random.choice(("vision", "optics", "chem")),
+            user=random.choice(("alice", "bob", "carol")),
+            payer=random.choice(("vision", "science")),
+            gres={random.choice(("1g.10gb", "3g.40gb")): 1},
+            cost=random.choice((1000, 1777, 3000)),
+        )
+        seconds = random.randrange(3 * DAY_S)
+        settled(ledger, run, seconds)
+        used[run.tenant] += run.cost_millislices * seconds
+    # A replica of a service that others ask, over both nights around the change of clocks.
+    start_s = local_s("2026-10-24 18:00")
+    replica = a_run(1000, start_s, gres={"3g.40gb": 1}, cost=3001)
+    settled(ledger, replica, 20 * HOUR_S)
+    used["vision"] += 3001 * 20 * HOUR_S
+    requests = [
+        a_request(
+            number,
+            replica,
+            random.choice(("optics", "chem", "vision")),
+            start_s + random.randrange(60, 20 * HOUR_S),
+            person=random.choice(("ann", "ben")),
+            prompt_tokens=(prompt := random.randrange(10_000)),
+            cached_prompt_tokens=prompt // 3,
+            output_tokens=random.randrange(2000),
+        )
+        for number in range(400)
+    ]
+    tell(ledger_database, requests)
+    found = share_hours(ledger, POLICY, "owner", (), start_s + DAY_S, zone=BERLIN)  # type: ignore[arg-type]
+    assert found.booked
+    lines = billed(ledger)
+
+    owed = {each.payer: each.millionths for each in payables(lines, "EUR")}
+    assert set(owed) == {"vision", "science", "optics", "chem"}
+    for by in ("person", "service", "tenant", "day", "month"):
+        sums = Counter[str]()
+        for each in invoice_sums(lines, by):  # type: ignore[arg-type]
+            sums[each.payer] += each.millionths
+        assert sums == owed
+
+    slices = tuple(line for line in lines if line.of.meter == "slice-seconds")
+    assert sum(line.amount for line in slices) == sum(used.values())
+    shares = tuple(line for line in slices if line.of.kind == "share")
+    assert {line.of.tenant for line in shares} == {"vision", "optics", "chem"}
+    assert cost(shares) == sum(line.amount for line in shares) == 0
+    prices = {line.of.price for line in shares}
+    assert {str(price) for price in prices} == {"0.11", "0.055"}
+
+    for line in slices:
+        if line.of.kind == "run":
+            assert line.of.price is not None
+            exact += Fraction(line.of.price) * line.amount * 10**6 / (HOUR_S * 1000)
+    assert abs(exact - cost(slices)) <= Fraction(len(slices), 2)
+
+    tokens = [line for line in lines if line.of.kind == "request"]
+    for name, meter in (("output_tokens", "output-tokens"), ("prompt_tokens", "prompt-tokens")):
+        told = sum(
+            each[name] - (each["cached_prompt_tokens"] if name == "prompt_tokens" else 0)
+            for each in requests
+        )
+        assert sum(line.amount for line in tokens if line.of.meter == meter) == told
+
+    # Days on their own come to the same, and so does each tenant's part.
+    days = {line.of.day for line in lines}
+    starts = sorted(local_s(f"{day} 00:00") for day in days)
+    each_day = [
+        cost(billed(ledger, at_s, next_s))
+        for at_s, next_s in zip(starts, [*starts[1:], END_S], strict=True)
+    ]
+    assert sum(each_day) == cost(lines)
+    by_reader = [line for name in ("vision", "optics", "chem") for line in seen_by(ledger, name)]
+    assert sum(line.millionths or 0 for line in by_reader) == cost(lines)
+    assert {line.of.user for line in by_reader if line.of.kind == "request"} == {"-"}
+
+
+def seen_by(ledger: Ledger, tenant: str) -> tuple[ChargeLine, ...]:
+    book = ledger.tariffs.book(BERLIN)
+    spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
+    wanted = WantedCharges(tenants={tenant}, reader="dora")
+    return merged(all_charges(ledger, wanted, spans, book, END_S))
+
+
+def test_tariffs_are_kept_and_none_prices_anew_what_was_used(
+    ledger: Ledger, ledger_database: str
+) -> None:
+    first = ledger.tariffs.enter(EnteredTariff(BEGIN_S, tariff()), "olga", "first", BERLIN)
+    later_s = local_s("2100-01-01 00:00")
+    ledger.tariffs.enter(EnteredTariff(later_s, tariff(slice_hour="1")), "olga", "next", BERLIN)
+    last = ledger.tariffs.enter(
+        EnteredTariff(later_s, tariff(slice_hour="2")), "olga", "a slip", BERLIN
+    )
+    assert [each.tariff.prices.slice_hour for each in ledger.tariffs.records()][-1] == 2
+    assert (first.tariff_id, last.reason) == (ledger.tariffs.records()[0].tariff_id, "a slip")
+    with pytest.raises(InvalidInputError, match="past"):
+        ledger.tariffs.enter(EnteredTariff(BEGIN_S, tariff()), "olga", "again", BERLIN)
+    ledger.charges.seal()
+    assert ledger.audit.verify().imbalance == 0
+    with psycopg.connect(ledger_database, autocommit=True) as connection:
+        into = "INSERT INTO slicewise.tariffs (cluster, valid_from_s, document, author, reason)"
+        francs = "jsonb_set(document, '{currency}', to_jsonb('CHF'::text))"
+        of_last = "author, reason FROM slicewise.tariffs ORDER BY id DESC LIMIT 1"
+        for forbidden, why in (
+            ("UPDATE slicewise.tariffs SET valid_from_s = 0", "append-only"),
+            ("DELETE FROM slicewise.tariffs", "append-only"),
+            (f"{into} SELECT cluster, 5, document, {of_last}", "in the past"),
+            (f"{into} SELECT cluster, valid_from_s, {francs}, {of_last}", "another currency"),
+        ):
+            with pytest.raises(psycopg.Error, match=why):
+                connection.execute(forbidden)
+        connection.execute("ALTER TABLE slicewise.tariffs DISABLE TRIGGER USER")
+        connection.execute("UPDATE slicewise.tariffs SET reason = 'forged' WHERE id = 1")
+    (fault,) = ledger.audit.verify().faults
+    assert "tariffs" in fault

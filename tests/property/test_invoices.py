@@ -1,0 +1,232 @@
+"""Property: invoices add up to the millionth, however they are grouped, cut or paged."""
+
+from collections import Counter
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from itertools import pairwise
+
+from builders.tariffs import BERLIN, book_of, local_s, tariff
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.slurm_plugin.rules.accounting.charge_lines import (
+    ChargeLine,
+    PassedOn,
+    PooledDay,
+    RequestDay,
+    merged,
+    pool_lines,
+    request_lines,
+    run_lines,
+    share_lines,
+)
+from slicewise.slurm_plugin.rules.accounting.invoice import (
+    invoice_sums,
+    minor_digits,
+    money_text,
+    payables,
+)
+from slicewise.slurm_plugin.rules.accounting.tariff import PriceBook, price_spans
+from slicewise.slurm_plugin.rules.accounting.types import Run, RunKey, StatementRow
+
+BEGIN_S, END_S = local_s("2026-10-23 00:00"), local_s("2026-10-28 00:00")
+CLASS = """
+[classes.external]
+tenants = ["optics"]
+prices = { slice_hour = 0.777777 }
+"""
+NIGHT = """
+[[windows]]
+name = "night"
+begin = "22:15"
+end = "06:00"
+factor = 0.333333
+"""
+names = st.sampled_from(("vision", "optics", "chem"))
+prices = st.decimals("0", "3", places=6).map(str)
+books = st.builds(
+    lambda a, b, c: book_of(
+        (BEGIN_S - 10**6, tariff(NIGHT + CLASS, slice_hour=a)),
+        (local_s("2026-10-24 00:00"), tariff(CLASS + TOKENS, slice_hour=b)),
+        (local_s("2026-10-26 00:00"), tariff(NIGHT, slice_hour=c)),
+    ),
+    prices,
+    prices,
+    prices,
+)
+TOKENS = """
+[list_prices]
+"*" = 0.6
+"""
+
+
+def a_row(
+    job_id: int, start_s: int, seconds: int, cost: int, who: tuple[str, str, str]
+) -> StatementRow:
+    tenant, payer, user = who
+    key = RunKey("c", job_id, BEGIN_S - 86_400 + start_s)
+    run = Run(key, tenant, user, "1", {"1g.10gb": 1}, Millislices(cost), payer)
+    used = MillisliceSeconds(cost * seconds)
+    service = "chat" if cost % 2 else ""
+    return StatementRow(run, key.start_s + seconds, used, *2 * (MillisliceSeconds(0),), service)
+
+
+rows_of_any = st.lists(
+    st.builds(
+        a_row,
+        st.integers(1, 9),
+        st.integers(0, 6 * 86_400),
+        st.integers(0, 3 * 86_400),
+        st.integers(1, 9000),
+        st.tuples(names, names, st.sampled_from(("alice", "bob"))),
+    ),
+    max_size=8,
+)
+days = st.sampled_from([f"2026-10-{day}" for day in range(23, 28)])
+tokens = st.integers(0, 10**7)
+requests_of_any = st.lists(
+    st.builds(
+        lambda day, tenant, person, count, prompt, output: RequestDay(
+            day, tenant, person, person, "vision/chat", count, prompt, prompt // 3, output
+        ),
+        days,
+        names,
+        st.sampled_from(("alice", "bob", "-")),
+        st.integers(1, 99),
+        tokens,
+        tokens,
+    ),
+    max_size=6,
+)
+
+
+def whole(
+    rows: list[StatementRow], requests: list[RequestDay], book: PriceBook
+) -> tuple[ChargeLine, ...]:
+    spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
+    return merged((*run_lines(rows, spans, book), *request_lines(requests, spans, book)))
+
+
+@settings(max_examples=examples(60, nightly=3000), deadline=None)
+@given(rows_of_any, requests_of_any, books)
+def test_every_grouping_adds_up_to_what_is_payable(
+    rows: list[StatementRow], requests: list[RequestDay], book: PriceBook
+) -> None:
+    lines = whole(rows, requests, book)
+    owed = {each.payer: each.millionths for each in payables(lines, "EUR")}
+    for by in ("person", "service", "tenant", "day", "month"):
+        sums: Counter[str] = Counter()
+        for found in invoice_sums(lines, by):  # type: ignore[arg-type]
+            sums[found.payer] += found.millionths
+        assert dict(sums) == owed
+    for each in payables(lines, "EUR"):
+        whole_millionths = each.millionths + each.rounding_millionths
+        assert Decimal(each.payable) * 10**6 == whole_millionths
+        assert whole_millionths % 10_000 == 0
+        assert abs(each.rounding_millionths) <= 5000
+
+
+@settings(max_examples=examples(60, nightly=3000), deadline=None)
+@given(rows_of_any, books, st.integers(0, 8))
+def test_pages_change_nothing_and_each_line_is_rounded_once(
+    rows: list[StatementRow], book: PriceBook, place: int
+) -> None:
+    spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
+    paged = merged((*run_lines(rows[:place], spans, book), *run_lines(rows[place:], spans, book)))
+    lines = whole(rows, [], book)
+    assert paged == lines
+    for line in lines:
+        assert line.of.price is not None
+        exact = Fraction(line.of.price) * line.amount * 10**6 / 3_600_000
+        assert abs(exact - (line.millionths or 0)) <= Fraction(1, 2)
+
+
+@settings(max_examples=examples(60, nightly=3000), deadline=None)
+@given(rows_of_any, books)
+def test_days_on_their_own_add_up_to_the_month(rows: list[StatementRow], book: PriceBook) -> None:
+    spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
+    bounds = [span.start_s for span in spans if span.begins_day] + [END_S]
+    lines = [
+        line
+        for start_s, end_s in pairwise(bounds)
+        for line in merged(run_lines(rows, price_spans(book.records, start_s, end_s, BERLIN), book))
+    ]
+    assert lines == list(whole(rows, [], book))
+
+
+parts_of_any = st.lists(
+    st.builds(
+        lambda span, tenant, payer, amount: PassedOn(
+            span, "vision", "science", "chat", tenant, payer, "chat", ("1g.10gb",), amount
+        ),
+        st.integers(0, 4),
+        st.sampled_from(("optics", "chem")),
+        names,
+        st.integers(-(10**7), 10**7),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=examples(60, nightly=3000), deadline=None)
+@given(parts_of_any, books)
+def test_an_owner_is_relieved_of_exactly_what_the_others_pay(
+    parts: list[PassedOn], book: PriceBook
+) -> None:
+    spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
+    every = merged(share_lines(parts, spans, book, None))
+    assert sum(line.millionths or 0 for line in every) == 0
+    assert sum(line.amount for line in every) == 0
+    apart = [
+        line
+        for name in ("vision", "optics", "chem")
+        for line in merged(share_lines(parts, spans, book, {name}))
+    ]
+    assert sorted(map(repr, apart)) == sorted(map(repr, every))
+
+
+@settings(max_examples=examples(60, nightly=3000), deadline=None)
+@given(st.lists(st.tuples(days, st.integers(1, 10**9), st.integers(1, 10**9)), max_size=5), books)
+def test_services_of_a_pool_cost_their_tenant_nothing_more(
+    moves: list[tuple[str, int, int]], book: PriceBook
+) -> None:
+    pooled = [
+        PooledDay(day, "vision", "vision", f"vision/{name}", amount)
+        for day, one, two in sorted({day: (day, a, b) for day, a, b in moves}.values())
+        for name, amount in (("a", one), ("b", two), ("c", -one - two))
+    ]
+    spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
+    lines = pool_lines(pooled, spans, book)
+    sums: Counter[str] = Counter()
+    for line in lines:
+        sums[line.of.day] += line.millionths or 0
+    assert not any(sums.values())
+    assert len(lines) == len(pooled)
+
+
+def test_no_name_of_a_person_changes_what_is_owed() -> None:
+    book = book_of(
+        (0, tariff("prices = { million_prompt_tokens = 0.1, thousand_requests = 0.01 }"))
+    )
+    spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
+    seen = [
+        RequestDay("2026-10-24", "chem", name, name, "vision/chat", 7, 1005, 5, 0)
+        for name in ("alice", "bob", "carol")
+    ]
+    hidden = [replace(each, shown="-") for each in seen]
+    for found in (seen, hidden):
+        lines = merged(request_lines(found, spans, book))
+        # 100 + 0 (half of a millionth, to even) + 70 millionths, three times.
+        assert sum(line.millionths or 0 for line in lines) == 3 * 170
+
+
+def test_amounts_are_written_in_the_currency_s_own_digits() -> None:
+    assert [minor_digits(currency) for currency in ("EUR", "JPY", "KWD")] == [2, 0, 3]
+    assert [money_text(n) for n in (1_234_500_000, 125, -1_000_000)] == [
+        "1,234.50",
+        "0.000125",
+        "-1.00",
+    ]
