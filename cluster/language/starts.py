@@ -76,12 +76,12 @@ PHASE_TEXTS: Mapping[StartPhase, str] = MappingProxyType(
     }
 )
 
-StartClass = Literal["remote", "copied", "node", "pool"]
+StartClass = Literal["remote", "copied", "node", "pool", "pool_node"]
 """Where the weights were when the start began, as its script tells. remote: in the service's
 ``model_repository``, from which the engine read them. copied: there, and the script copied them to
 the node first. node: on the node, by an earlier start. Whether the node had some in its page cache
 is not known. pool: it is no replica that started, but a load of the service's model in a running
-replica of another service of its pool."""
+replica of another service of its pool. pool_node: such a load, which read the node's copy."""
 
 Fallback = Literal[
     "files",
@@ -174,6 +174,11 @@ class StartTrace:
     def start_class(self) -> StartClass:
         """Where the weights were."""
         return self.weights.start_class
+
+    @property
+    def is_load(self) -> bool:
+        """Whether it is a load in a running replica."""
+        return self.start_class in {"pool", "pool_node"}
 
 
 @dataclass(frozen=True)

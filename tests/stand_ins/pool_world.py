@@ -154,6 +154,7 @@ class PoolWorld:
     fails: int = 0
     broken: frozenset[str] = frozenset()
     unreadable: frozenset[str] = frozenset()
+    on_node: frozenset[str] = frozenset()
     starts: int = 0
     state: State = field(default_factory=dict)
 
@@ -387,7 +388,10 @@ class PoolWorld:
                 if self.is_memory_known and len(server.ready) > 1:
                     assert self.mib(server.ready) <= ROOM_MIB, "memory is exceeded"
         memory = ServerMemory(gpu_mib=CONTEXT_MIB + self.mib(ready))
-        answer = ReplicaModels(ready, refused, len(load_s), load_s, memory=memory)
+        from_node = self.on_node & load_s.keys()
+        answer = ReplicaModels(
+            ready, refused, len(load_s), load_s, memory=memory, from_node=from_node
+        )
         self._hear(place, question, answer)
 
     def _hear(self, place: Place, question: Question, answer: ReplicaModels) -> None:
@@ -403,6 +407,7 @@ class PoolWorld:
         models = replace(
             answer, refused=refused, loads=loads + answer.loads,
             load_s={**seen.load_s, **answer.load_s},
+            from_node=seen.from_node.difference(answer.load_s) | answer.from_node,
         )  # fmt: skip
         self.reports[place] = Report(
             question.models, self.now_s, models, {m: refused_s[m] for m in refused}

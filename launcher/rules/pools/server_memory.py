@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 MEMORY = "slicewise-memory"
 """The name by which ALPN calls what a door is asked for."""
-_MEMORY = re.compile(rb"^memory ([0-9]{1,9}) ([0-9]{1,9})$", re.MULTILINE)
+_MEMORY = re.compile(rb"memory ([0-9]{1,9}) ([0-9]{1,9})\n")
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,6 @@ class ServerMemory:
 
 
 def server_memory(text: bytes) -> ServerMemory:
-    """Read a door's words: what it says last counts. A door of an earlier version says nothing."""
-    lines = _MEMORY.findall(text)
-    return ServerMemory(*map(int, lines[-1])) if lines else ServerMemory()
+    """Read a door's one line; nothing is known by any other words, or none."""
+    line = _MEMORY.fullmatch(text)
+    return ServerMemory(*map(int, line.groups())) if line is not None else ServerMemory()

@@ -170,6 +170,7 @@ class SharedReplica:
             self.endpoint.digest,
             is_new=self.heard is not None and not is_ready and model not in self.told.models,
             is_loaded=self.has(model),
+            is_from_node=self.heard is not None and model in self.heard.from_node,
             is_routed=mode is ServerMode.READY,
             works=line is not None and line.in_flight > 0,
         )

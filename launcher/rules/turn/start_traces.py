@@ -34,7 +34,7 @@ UNASKED_S = 2.0
 AHEAD_S = 1.0
 """Seconds by which what was told may be ahead of the turn that hears it. More is a time by a clock
 that was set back since, or by Slurm's, set forward: no moment of this start is known by it."""
-_IN_POOL = Weights("pool")
+_IN_POOL, _FROM_NODE = Weights("pool"), Weights("pool_node")
 _OF_NODE: tuple[Moment, ...] = ("script", "brought", "engine")
 _BEFORE_RUN = frozenset({"held", "gone"})
 
@@ -84,6 +84,7 @@ class ModelLoad:
         digest: its certificate's.
         is_new: whether it is told so now, and does not have it.
         is_loaded: whether it has it.
+        is_from_node: whether it has read the node's copy when it loaded it last.
         is_routed: whether the gateway leads requests for the model to it.
         works: whether it works on such requests.
     """
@@ -93,6 +94,7 @@ class ModelLoad:
     digest: str
     is_new: bool
     is_loaded: bool
+    is_from_node: bool
     is_routed: bool
     works: bool
 
@@ -131,7 +133,7 @@ def followed(starts: Starts, sight: StartSight, now_s: float) -> Starts:
     over, under_way = list(starts.over), list[StartTrace]()
     seen: StartTrace | None
     for trace in (*starts.under_way, *begun):
-        if trace.start_class == "pool":
+        if trace.is_load:
             seen = _after_load(trace, loads.get((trace.array_job_id, trace.slot)), sight, now_s)
         else:
             seen = _after(trace, by_array.get(trace.array_job_id), sight, now_s)
@@ -271,6 +273,7 @@ def _after_load(
         return replace(trace, state="ready") if "routed" in trace.at_s else _ended(trace, now_s)
     if load.is_loaded:
         trace = _with(trace, {"loaded": now_s})
+        trace = replace(trace, weights=_FROM_NODE if load.is_from_node else _IN_POOL)
     is_routed = load.is_loaded and load.is_routed
     more = {"is_routed": is_routed, "is_ending": False, "works": load.works}
     return _routed(trace, sight, load.digest, now_s, **more)
@@ -294,7 +297,7 @@ def _routed(
         return trace
     answered_s = sight.heard.answered_s.get((sight.backend, digest))
     # A replica of a pool may have had the model before, and have answered for it.
-    is_earlier = trace.start_class == "pool" and (answered_s or 0.0) < trace.at_s["desired"]
+    is_earlier = trace.is_load and (answered_s or 0.0) < trace.at_s["desired"]
     if answered_s is not None and not is_earlier:
         if answered_s <= now_s + AHEAD_S:
             trace = _with(trace, {"answered": answered_s})

@@ -29,7 +29,7 @@ def step(world: PoolWorld, **arrivals: int) -> None:
 
 def loads(world: PoolWorld) -> list[StartTrace]:
     """Those of service b's model in other services' replicas; a start of its own has no room."""
-    return [one for one in world.state["t/b"].starts.newest if one.start_class == "pool"]
+    return [one for one in world.state["t/b"].starts.newest if one.is_load]
 
 
 def loaded(world: PoolWorld) -> StartTrace:
@@ -58,6 +58,17 @@ def test_a_load_that_a_request_waits_for_is_a_start_of_its_service():
     seconds = {phase.phase: phase.seconds for phase in phases_of(trace)}
     assert LOAD_TICKS <= seconds["load"] <= LOAD_TICKS + 2
     assert world.state["t/a"].starts.over == (own,)
+    assert trace.weights == Weights("pool")
+
+
+def test_a_load_from_the_node_s_copy_is_of_a_class_of_its_own():
+    world = a_world_with_a_replica()
+    world.on_node = frozenset({"mb"})
+    step(world, b=1)
+    (trace,) = loads(world)
+    assert (trace.weights, trace.state) == (Weights("pool"), "starting")
+    trace = loaded(world)
+    assert (trace.weights, trace.state) == (Weights("pool_node"), "ready")
 
 
 def test_the_first_answer_is_that_of_the_service_s_own_request():

@@ -155,6 +155,7 @@ def lacking(
         ([start(start_class="node")], ("gpu01",)),
         ([start(start_class="remote")], ()),
         ([start(start_class="pool")], ()),
+        ([start(start_class="pool_node")], ()),
         # The copy has gone since, or is of the model as it was before.
         ([start(), start(start_class="remote")], ()),
         ([start(), start("gpu01", size=10)], ("gpu02",)),
