@@ -106,6 +106,42 @@ class ServiceStartsRequest(Request, Asks[ServiceStartsAnswer], get="service-star
     tenant: TenantText | None = None
 
 
+class PooledModelNow(Message):
+    """A model of a pool in one of its replicas.
+
+    Attributes:
+        service: the service of the same tenant whose model it is.
+        array_job_id, slot, node: the replica; None, and "", of a model that no replica has.
+        state: refused: its last load there failed. absent: no replica has it, or is to have it.
+        in_flight: requests for it that the replica works on.
+        load_s: seconds that its last load there took; None of a model with which it started.
+        why: why it was refused; "" if it was not.
+    """
+
+    service: str
+    model: str
+    array_job_id: int | None = None
+    slot: int | None = None
+    node: str = ""
+    state: Literal["ready", "loading", "leaving", "refused", "absent"] = "absent"
+    in_flight: int = 0
+    load_s: float | None = None
+    why: str = ""
+
+
+class PoolModelsAnswer(Answer):
+    """What the replicas have that a service shares; nothing of a service that shares none."""
+
+    models: tuple[PooledModelNow, ...]
+
+
+class PoolModelsRequest(Request, Asks[PoolModelsAnswer], get="pool-models"):
+    """Asks which replica of a service's pool has which model."""
+
+    name: TenantText
+    tenant: TenantText
+
+
 class WhyRow(Message):
     """A line of a table, such as a tenant's jobs, what they hold and until when.
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from slicewise.cluster.language.pools import sharing
 from slicewise.cluster.language.service import whole_number
 from slicewise.cluster.rpc.messages import SlotPlace
-from slicewise.launcher.rules.pools.members import sharing
 from slicewise.launcher.services.overview import PooledModel, ServiceObservation
 
 

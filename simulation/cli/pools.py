@@ -6,8 +6,8 @@ from pathlib import Path
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.pools import differing, sharing
 from slicewise.cluster.language.service import ServiceSpec, service_spec
-from slicewise.launcher.rules.pools.members import differing, sharing
 from slicewise.launcher.rules.pools.room import room_mib
 from slicewise.launcher.services.model_repository import files_model_mib
 from slicewise.launcher.services.service_file import require_pool_engine

@@ -29,6 +29,8 @@ from slicewise.cluster.rpc.journal_messages import (
 from slicewise.cluster.rpc.message import Request
 from slicewise.cluster.rpc.overview_messages import QueueAnswer, QueueRequest
 from slicewise.cluster.rpc.read_messages import (
+    PoolModelsAnswer,
+    PoolModelsRequest,
     PriorityAnswer,
     PriorityRequest,
     ServiceEventsAnswer,
@@ -91,6 +93,7 @@ from slicewise.slurm_plugin.rules.quota.nodes import capacity
 from slicewise.slurm_plugin.rules.quota.tenants import subtree
 from slicewise.slurm_plugin.rules.round.wanted import SlurmNow
 from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
+from slicewise.slurm_plugin.rules.services.pool_models import pool_models
 from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 T = TypeVar("T")
@@ -163,6 +166,7 @@ class Reads:
                 HistoryRequest: self._history,
                 ServiceEventsRequest: self._events,
                 ServiceStartsRequest: self._starts,
+                PoolModelsRequest: self._pool_models,
                 TokenUsageRequest: self._token_usage,
                 **self._overview.handlers(),
             }
@@ -186,6 +190,16 @@ class Reads:
             if view.name == request.name and (tenants is None or view.tenant in tenants)
         )
         return ServiceStartsAnswer(services=self._cluster_state.service_reports.starts(services))
+
+    async def _pool_models(
+        self, request: PoolModelsRequest, principal: Principal
+    ) -> PoolModelsAnswer:
+        require_own(request.tenant, principal)
+        state = self._cluster_state
+        views = [view for view in state.view.services if view.tenant == request.tenant]
+        reports = state.service_reports.of(views)
+        service = f"{request.tenant}/{request.name}"
+        return PoolModelsAnswer(models=pool_models(service, views, reports))
 
     async def _token_usage(
         self, request: TokenUsageRequest, principal: Principal

@@ -18,6 +18,7 @@ from slicewise.cluster.rpc.message import Request
 from slicewise.cluster.rpc.overview_messages import OverviewRequest, QueueRequest
 from slicewise.cluster.rpc.read_messages import (
     GenerationsRequest,
+    PoolModelsRequest,
     PriorityRequest,
     ServiceStartsRequest,
     WhyRequest,
@@ -174,6 +175,7 @@ def _service(place: PagePlace) -> Mapping[str, Request]:
         "history": _history(place, about),
         "generations": GenerationsRequest.of(name=service, tenant=tenant),
         "starts": ServiceStartsRequest.of(name=service, tenant=tenant),
+        "pool": PoolModelsRequest.of(name=service, tenant=tenant),
     }
 
 

@@ -224,6 +224,20 @@ async def test_a_service_s_page_says_what_it_keeps_warm(site: Site):
     assert "Kept warm" not in (await site.get("/services/vision/chat"))[1]
 
 
+async def test_the_page_of_a_service_that_shares_replicas_says_which_has_which_model(site: Site):
+    _, text = await site.get("/services/nlp/chat")
+    table = text.partition('<h2 id="pool">')[2].partition("</table>")[0]
+    rows = [re.sub(r"(<[^>]*>|\n)+", "|", row).strip("|") for row in table.split("<tr>")[2:]]
+    assert rows == [
+        "m|chat|814_0|gpu1|ready|2|–",
+        "m2|ner|814_0|gpu1|loading|0|2.50",
+        "m3|wide|814_0|gpu1|refused|0|–|CUDA out of memory",
+        "m4|none|absent|–|–",
+    ]
+    assert 'href="/services/nlp/ner"' in table
+    assert 'id="pool"' not in (await site.get("/services/vision/chat"))[1]
+
+
 async def test_the_queue_goes_on_after_the_last_job_shown(site: Site):
     site.made.count = 100
     _, text = await site.get("/queue")

@@ -50,6 +50,8 @@ from slicewise.cluster.rpc.overview_messages import (
 )
 from slicewise.cluster.rpc.read_messages import (
     GenerationsAnswer,
+    PooledModelNow,
+    PoolModelsAnswer,
     PriorityAnswer,
     PriorityTerm,
     ServiceStarts,
@@ -373,6 +375,19 @@ class Answers:
         starting = StartTrace(814, 1, begun_s, seen_s=float(NOW_S))
         starts = ServiceStarts(tenant=request.tenant, name=request.name, starts=(woken, starting))
         return ServiceStartsAnswer(services=(starts,))
+
+    def poolmodels(self, request: Any) -> PoolModelsAnswer:
+        """A replica that the service shares with others; none of those of vision shares."""
+        place = {"array_job_id": 814, "slot": 0, "node": f"gpu1{self.extra}"}
+        own = PooledModelNow(
+            service=request.name, model=f"m{self.extra}", state="ready", in_flight=2, **place
+        )
+        loading = PooledModelNow(service="ner", model="m2", state="loading", load_s=2.5, **place)
+        why = f"CUDA out of memory{self.extra}"
+        refused = PooledModelNow(service="wide", model="m3", state="refused", why=why, **place)
+        absent = PooledModelNow(service=f"none{self.extra}", model="m4")
+        is_shared = request.tenant != "vision"
+        return PoolModelsAnswer(models=(own, loading, refused, absent) if is_shared else ())
 
     def priority(self, request: Any) -> PriorityAnswer:
         return PriorityAnswer(

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from slicewise.cluster.language.pools import differing, sharing
 from slicewise.cluster.language.service import ServiceSpec
 from slicewise.cluster.rpc.messages import ServiceView
-from slicewise.launcher.rules.pools.members import differing, sharing
 
 
 def pool_notes(spec: ServiceSpec, user: str, views: Iterable[ServiceView]) -> tuple[str, ...]:

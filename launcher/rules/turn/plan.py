@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from slicewise.cluster.language.adapters import adapters_of
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.pools import sharing
 from slicewise.cluster.language.service import (
     ServiceSpec,
     service_spec,
@@ -23,7 +24,6 @@ from slicewise.launcher.rules.gateway.types import (
     load_of,
 )
 from slicewise.launcher.rules.pools.busy import NOTHING_BUSY, PoolLook
-from slicewise.launcher.rules.pools.members import sharing
 from slicewise.launcher.rules.turn import scaling_inputs
 from slicewise.launcher.rules.turn.budgets import used_up
 from slicewise.launcher.rules.turn.curves import Curves

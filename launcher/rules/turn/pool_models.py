@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
+from slicewise.cluster.language.pools import shape_of
 from slicewise.cluster.language.service import can_follow, whole_number
 from slicewise.cluster.language.starts import LONGEST_NODE
 from slicewise.cluster.rpc.messages import ModelPlace, SlotPlace
 from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Server, ServerMode
-from slicewise.launcher.rules.pools.members import shape_of
 from slicewise.launcher.rules.pools.model_work import ModelWork
 from slicewise.launcher.rules.pools.placement import Placed, first_of, place
 from slicewise.launcher.rules.pools.room import memory_mib, replica_memory

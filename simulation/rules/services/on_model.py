@@ -8,12 +8,12 @@ from types import MappingProxyType
 
 from slicewise.cluster.language.jobs import JobView, RunOfJob
 from slicewise.cluster.language.leader import ALONE
+from slicewise.cluster.language.pools import sharing
 from slicewise.cluster.language.service import limit_min
 from slicewise.cluster.language.slurm.interface import JobChange, Target, Tasks
 from slicewise.cluster.rpc.messages import DesiredSlotsAnswer, EvictRequest, ServiceView
 from slicewise.launcher.rules.gateway.types import ServerMode
 from slicewise.launcher.rules.pools.busy import Parts, Run
-from slicewise.launcher.rules.pools.members import sharing
 from slicewise.launcher.rules.turn.service import ServicePlan
 from slicewise.launcher.rules.turn.state import DesiredSlots
 from slicewise.simulation.rules.services.gateway_place import ServiceGateway
