@@ -138,6 +138,10 @@ class Sandbox:
         if not os.access(Path.cwd(), os.R_OK | os.W_OK | os.X_OK):
             os.chdir(self.layout.home / who.name)
 
+    def boot(self, node: str) -> None:
+        """Start the slurmd of a node as if it had booted just now."""
+        asyncio.run(slurm.start_node(self._host, node, boots=True))
+
     def node_states(self) -> Mapping[str, str]:
         """State of each node by name; empty while slurmctld does not answer."""
         return slurm.node_states(self._host)

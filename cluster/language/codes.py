@@ -993,6 +993,14 @@ class Code(StrEnum):
 
         `KillWait=30`.
         """)
+    CONF_POWER_SAVING = ("SW-CONF-POWER-SAVING", Area.SITE, ExitCode.FAILED, """
+        Slurm powers nodes down, and `ResumeTimeout` is under 300 s: a slow boot sets its node down;
+        `SuspendTime` is under 300 s: boots cost more than idling; or with `ReturnToService=0` a
+        node that booted too slowly stays down.
+
+        `ResumeTimeout=600`, `SuspendTime=900`, `ReturnToService=2` ([power down empty
+        nodes](../how-to/power-saving.md)).
+        """)
     CONF_PRIORITY = ("SW-CONF-PRIORITY", Area.SITE, ExitCode.FAILED, """
         Slurm ignores site_factor, or a plugin of the site overwrites it.
 

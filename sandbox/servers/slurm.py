@@ -174,13 +174,16 @@ async def up_nodes(host: Host) -> None:
     await asyncio.gather(*(start_node(host, node.name) for node in NODES))
 
 
-async def start_node(host: Host, node: str) -> None:
-    """Start a node's slurmd and wait until slurmctld hears from it; jobs there may run on."""
+async def start_node(host: Host, node: str, *, boots: bool = False) -> None:
+    """Start a node's slurmd and wait until slurmctld hears from it; jobs there may run on.
+
+    ``boots``: as if the node had booted just now, which slurmctld asks of one that it has woken.
+    """
     layout, name = host.layout, f"slurmd-{node}"
     host.spawn(
         name,
         "root",
-        ("slurmd", "-D", "-N", node),
+        ("slurmd", "-D", *(("-b",) if boots else ()), "-N", node),
         extra={**wrapper_environment(layout, node), **gpus.environment(layout, node)},
     )
     address, port = layout.node_addresses[node], layout.port("slurmd")

@@ -60,7 +60,8 @@ function slurm_job_modify() return slurm.SUCCESS end
 """
 OF_SLURM_CONF = re.compile(
     r"^((?:GresTypes|NodeName=\w+ Gres|AccountingStorage\w+|PartitionName|PrivateData"
-    r"|PriorityFlags|Preempt\w+|SchedulerParameters|MpiParams|TaskPlugin)=.*)$",
+    r"|PriorityFlags|Preempt\w+|SchedulerParameters|MpiParams|TaskPlugin"
+    r"|ResumeTimeout|ReturnToService|Suspend\w+)=.*)$",
     re.MULTILINE,
 )
 """Lines for slurm.conf in pages, of which "..." stands for what is there."""

@@ -11,6 +11,7 @@ from slicewise.slurm_plugin.rules.common.qos_names import is_ours
 from slicewise.slurm_plugin.rules.site.facts import SlurmFacts, Wanted
 from slicewise.slurm_plugin.rules.slurm_config.conf_words import conf_line, conf_words
 from slicewise.slurm_plugin.rules.slurm_config.isolation import isolation_findings
+from slicewise.slurm_plugin.rules.slurm_config.power_saving import power_findings
 from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import (
     PREEMPT_QOS,
     config_findings,
@@ -47,6 +48,7 @@ def conf_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
     return (
         *config_findings(facts.config, wanted.costs, facts.partitions, wanted.partitions),
         *isolation_findings(facts.config),
+        *power_findings(facts.config),
         *slow_starts(facts.config, window_min),
         *longest_lose(facts.config, window_min),
         *short_window(facts.config, window_min),

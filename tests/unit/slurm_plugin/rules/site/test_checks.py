@@ -95,6 +95,7 @@ CONFIG = {
     "SlurmUser": "slurm(64030)",
     "TaskPlugin": "task/cgroup,task/affinity",
 }
+POWER_SAVING = {"SuspendProgram": "/sbin/off", "ResumeProgram": "/sbin/on"}
 WANTED = Wanted("hpc", ("gpu",), "enforce", "slurm", {"1g.10gb": 1000})
 WEIGHTS = {"cpu": 0.0, "mem": 0.0, "gres/gpu:1g.10gb": 1000.0}
 GPU = PartitionView("gpu", WEIGHTS, "slicewise_gate")
@@ -337,6 +338,9 @@ PLANTED = [
     ("SW-CONF-BACKFILL-WINDOW", WARNING, conf(SchedulerType="sched/builtin")),
     ("SW-CONF-KILL-WAIT", WARNING, conf(KillWait="2 sec")),
     ("SW-CONF-KILL-WAIT", HINT, conf(KillWait="600 sec")),
+    ("SW-CONF-POWER-SAVING", WARNING, conf(**POWER_SAVING, ResumeTimeout="60 sec")),
+    ("SW-CONF-POWER-SAVING", WARNING, conf(**POWER_SAVING, SuspendTime="120 sec")),
+    ("SW-CONF-POWER-SAVING", HINT, conf(**POWER_SAVING, ReturnToService="0")),
     ("SW-CONF-PREEMPT", WARNING, conf(PreemptExemptTime="00:10:00")),
     ("SW-CONF-BOUNDS", WARNING, conf(MinJobAge="10 sec")),
     ("SW-CONF-BOUNDS", WARNING, conf(MaxJobCount="500")),
@@ -695,3 +699,10 @@ def test_a_standby_that_is_there_or_not_waited_for_is_all_right() -> None:
     names = {**LEDGER.settings, "synchronous_standby_names": "*"}
     assert ledger(settings={**names, "synchronous_commit": "on"}, standbys=1) == ()
     assert ledger(settings={**names, "synchronous_commit": "local"}) == ()
+
+
+def test_nothing_is_said_of_power_saving_where_slurm_ends_no_node() -> None:
+    short = {"ResumeTimeout": "60 sec", "SuspendTime": "INFINITE", "ReturnToService": "0"}
+    assert conf(**short, SuspendProgram="(null)", ResumeProgram="(null)") == ()
+    longer = {"ResumeTimeout": "600 sec", "SuspendTime": "INFINITE", "ReturnToService": "2"}
+    assert conf(**POWER_SAVING, **longer) == ()
