@@ -46,6 +46,9 @@ class TokenLine(Message):
         first_token_ms: mean milliseconds until the first token; None without any.
         millislice_s: what of the replicas' time was charged for it, of hours that are divided; of
             person and key ``-`` with idle time.
+        millionths: what that and the requests cost, in millionths of the tariff's currency; None
+            without a tariff, or where that would be of too many days and services.
+        list_millionths: what the tokens would cost by list prices; None without one.
     """
 
     day: str = ""
@@ -60,6 +63,8 @@ class TokenLine(Message):
     output_tokens: int
     first_token_ms: float | None = None
     millislice_s: int = 0
+    millionths: int | None = None
+    list_millionths: int | None = None
 
 
 class Unattributed(Message):

@@ -42,6 +42,7 @@ from slicewise.slurm_plugin.daemon.deciding_loops import DecidingLoops
 from slicewise.slurm_plugin.daemon.history_loop import HistoryLoop
 from slicewise.slurm_plugin.daemon.leadership import Leadership, led_slurm
 from slicewise.slurm_plugin.daemon.metrics import Metrics
+from slicewise.slurm_plugin.daemon.money_loop import MoneyLoop
 from slicewise.slurm_plugin.daemon.node_weight_loop import NodeWeightLoop
 from slicewise.slurm_plugin.daemon.observations import ObservationLoop
 from slicewise.slurm_plugin.daemon.periodic import PeriodicLoops, Step, until_done
@@ -109,6 +110,7 @@ class _Daemon:
         kept_days = settings.ledger.journal_days
         self._observations = ObservationLoop(ledger, self._cluster_state.clock, kept_days)
         self._retention = RetentionLoop(ledger, self._cluster_state, kept_days)
+        self._money = MoneyLoop(ledger, self._cluster_state, settings.ledger.time_zone)
         self._history = HistoryLoop(settings, ledger, self._cluster_state)
         self._deciding = DecidingLoops(
             settings,
@@ -197,6 +199,7 @@ class _Daemon:
             "generations": self._generations.turn,
             "node_weights": self._weights.turn,
             "retention": self._retention.turn,
+            "money": self._money.turn,
             "history_looks": self._history.look,
             "history": self._history.turn,
         }

@@ -243,4 +243,26 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         "How long the period of a tenant's budget of tokens is, as that of slices.",
         _TENANT,
     ),
+    MetricSpec(
+        "slicewise_tenant_money_budget_amount_millionths",
+        "gauge",
+        "millionths",
+        "What a tenant and those below it should not exceed in a period, by the tariff, in "
+        "millionths of its currency.",
+        _TENANT,
+    ),
+    MetricSpec(
+        "slicewise_tenant_money_budget_left_millionths",
+        "gauge",
+        "millionths",
+        "What is left of that in the running period, each ten minutes; less than 0 is beyond it.",
+        _TENANT,
+    ),
+    MetricSpec(
+        "slicewise_tenant_money_budget_warn_ratio",
+        "gauge",
+        "ratio",
+        "The part of that amount, once used, from which on it is said: warn_at of the tariff.",
+        _TENANT,
+    ),
 )

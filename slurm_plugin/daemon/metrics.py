@@ -206,8 +206,14 @@ class _State(Collector):
             yield _by_tenant(f"{what}_amount_{unit}", amounts)
             yield _by_tenant(f"{what}_left_{unit}", left_of)
             yield _by_tenant(f"{what}_period_seconds", periods)
+        money = self._cluster_state.money_budgets if self._leader.leads() else ()
+        for name in ("amount_millionths", "left_millionths"):
+            values = {status.tenant: getattr(status, name) for status in money}
+            yield _by_tenant(f"money_budget_{name}", values)
+        warn_at = {status.tenant: status.warn_at for status in money}
+        yield _by_tenant("money_budget_warn_ratio", warn_at)
 
 
-def _by_tenant(what: str, values: Mapping[str, int]) -> Metric:
+def _by_tenant(what: str, values: Mapping[str, float]) -> Metric:
     spec = METRICS[f"slicewise_tenant_{what}"]
     return family(spec, [((name,), value) for name, value in values.items()])

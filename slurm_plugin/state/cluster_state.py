@@ -26,6 +26,7 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.common.job_submit import script_since_s
 from slicewise.slurm_plugin.common.log import report_failure, warn
 from slicewise.slurm_plugin.common.steady_clock import SteadyClock
+from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
 from slicewise.slurm_plugin.rules.admission.partitions_beside import partitions_beside
 from slicewise.slurm_plugin.rules.admission.service_tags import changed_slots
 from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
@@ -157,6 +158,7 @@ class ClusterState:
         self.account_parents: Mapping[str, str] = {}
         self.coordinated_by_user: Mapping[str, frozenset[str]] = {}
         self.shares: Mapping[str, float] = {}
+        self.money_budgets: tuple[MoneyBudgetStatus, ...] = ()
         self.urgencies: Mapping[int, float] = {}
         self.first_until_s: Mapping[int, float] = {}
         self.barred = NOTHING_BARRED

@@ -12,7 +12,10 @@ from builders.tariffs import BERLIN, local_s, tariff
 
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.api.charge_reads import all_charges
+from slicewise.slurm_plugin.api.usage_reads import token_usage
+from slicewise.slurm_plugin.common.usage_requests import TokenUsageRequest
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.tariffs import WantedCharges
 from slicewise.slurm_plugin.quota_cycle.share_hours import share_hours
@@ -225,6 +228,18 @@ def test_every_grouping_adds_up_in_a_month_with_two_tariffs_and_a_change_of_cloc
     by_reader = [line for name in ("vision", "optics", "chem") for line in seen_by(ledger, name)]
     assert sum(line.millionths or 0 for line in by_reader) == cost(lines)
     assert {line.of.user for line in by_reader if line.of.kind == "request"} == {"-"}
+
+    # The same requests in usage: what they cost is the same however it is grouped.
+    everybody = Principal(0, "root", None)
+    costs = {
+        by: sum(line.millionths or 0 for line in answer.lines)
+        for by in ("service", "day", "tenant", "month")
+        for answer in [
+            token_usage(TokenUsageRequest.of(by=by), everybody, ledger, BERLIN),
+        ]
+    }
+    assert len({*costs.values()}) == 1
+    assert costs["service"] > cost(tuple(tokens)) - len(tokens)
 
 
 def seen_by(ledger: Ledger, tenant: str) -> tuple[ChargeLine, ...]:

@@ -25,6 +25,7 @@ from slicewise.slurm_plugin.admission_server.pipe import Decided, Decisions
 from slicewise.slurm_plugin.admission_server.worker_process import AdmissionProcess
 from slicewise.slurm_plugin.daemon.metric_catalogue import METRICS
 from slicewise.slurm_plugin.daemon.metrics import Metrics
+from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
 from slicewise.slurm_plugin.rules.common.qos_names import qos_name
 from slicewise.slurm_plugin.rules.quota.standings import Standing
 from slicewise.slurm_plugin.rules.quota.types import Budget
@@ -62,6 +63,7 @@ async def busy(monkeypatch: pytest.MonkeyPatch) -> Metrics:
     cluster_state.requeues.count = 4
     cluster_state.quotas.left_millislice_s = {"vision": -500, "nlp": 7}
     cluster_state.quotas.left_tokens = {"vision": 1_500, "nlp": 7}
+    cluster_state.money_budgets = (MoneyBudgetStatus("vision", 9_000_000, -5, 0.8),)
     await cluster_state.turn()
     admission = AdmissionProcess(Path("a.sock"), "enforce", frozenset(), metrics.decided)
     admission._count(Decisions((DECIDED, DECIDED), dropped=4))
@@ -126,6 +128,9 @@ SHOWN = {
     ("slicewise_tenant_token_budget_left_tokens", "vision"): 1_500,
     ("slicewise_tenant_token_budget_period_seconds", "vision"): 86_400,
     ("slicewise_tenant_token_budget_left_tokens", "nlp"): None,
+    ("slicewise_tenant_money_budget_amount_millionths", "vision"): 9_000_000,
+    ("slicewise_tenant_money_budget_left_millionths", "vision"): -5,
+    ("slicewise_tenant_money_budget_warn_ratio", "vision"): 0.8,
     ("slicewise_tenant_budget_amount_millislice_seconds", "nlp"): None,
     ("slicewise_tenant_budget_left_millislice_seconds", "nlp"): None,
 }

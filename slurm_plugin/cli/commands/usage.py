@@ -1,6 +1,7 @@
 """``slicewise usage``: who used how many tokens of which service, and when."""
 
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.own_tenant import complete_tenant, typed_account
-from slicewise.cluster.runtime.console import FittingTable, column, console, print_json
+from slicewise.cluster.runtime.console import Column, FittingTable, column, console, print_json
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.time_options import local_time
 from slicewise.cluster.settings.read import load_settings
@@ -23,6 +24,7 @@ from slicewise.slurm_plugin.common.usage_requests import (
     TokenUsageRequest,
     Unattributed,
 )
+from slicewise.slurm_plugin.rules.accounting.invoice import money_text
 from slicewise.slurm_plugin.rules.accounting.run_csv import csv_text
 
 usage_app = typer.Typer()
@@ -111,9 +113,10 @@ def usage(
     You see your own requests, and those to services of your tenants, of these not whose they were:
     "-". Operators see all. A request counts on the day on which it ended; "first token" is the
     mean time until it. "slice-hours" is what of the replicas' time is charged for them, ten
-    minutes after the hour, with the tenants' part of idle time. Unattributed is what engines
-    counted and no request has, as the question that tries a replica at its start, or what was in
-    flight when the gateway was killed: nobody pays for it.
+    minutes after the hour, with the tenants' part of idle time. With a tariff, "cost" is what both
+    cost, and "a million" that of a million tokens, beside what they cost by list prices.
+    Unattributed is what engines counted and no request has, as the question that tries a replica at
+    its start, or what was in flight when the gateway was killed: nobody pays for it.
     """
     if as_json and as_csv:
         raise typer.BadParameter("Choose --json or --csv.")
@@ -160,9 +163,31 @@ def _table(shown: UsageShown) -> FittingTable:
             column(
                 "slice-hours", (slice_hours_text(line.millislice_s) for line in lines), right=True
             ),
+            *_money_columns(lines),
             column("first token", map(_first_token_text, lines), right=True, rank=2),
         )
     )
+
+
+def _money_columns(lines: Sequence[TokenLine]) -> Iterator[Column]:
+    """What it cost, in all and of a million tokens, beside list prices; none without a tariff."""
+    if any(line.millionths is not None for line in lines):
+        costs = [line.millionths for line in lines]
+        yield column("cost", map(_money_text, costs), right=True)
+        whole = [_per_million(line, line.millionths) for line in lines]
+        yield column("a million", map(_money_text, whole), right=True, rank=1)
+    if any(line.list_millionths is not None for line in lines):
+        listed = [_per_million(line, line.list_millionths) for line in lines]
+        yield column("list", map(_money_text, listed), right=True, rank=1)
+
+
+def _money_text(millionths: int | None) -> str:
+    return "" if millionths is None else money_text(millionths)
+
+
+def _per_million(line: TokenLine, millionths: int | None) -> int | None:
+    tokens = line.prompt_tokens + line.output_tokens
+    return round(millionths * 10**6 / tokens) if tokens and millionths is not None else None
 
 
 def _first_token_text(line: TokenLine) -> str:

@@ -111,3 +111,19 @@ def test_an_operator_has_a_person_forgotten(monkeypatch: pytest.MonkeyPatch):
     assert done.output == "alice was named in 1,200 records.\n"
     first = ForgetPersonRequest(person="alice", tenant="vision")
     assert forgotten == [first, first.model_copy(update={"after": date(2026, 11, 29)})]
+
+
+def test_with_a_tariff_a_million_tokens_stand_beside_the_list_price(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    priced = CHAT.model_copy(update={"millionths": 131_346, "list_millionths": 65_673})
+
+    async def answer(_request: TokenUsageRequest, _principal: Principal) -> TokenUsageAnswer:
+        return TokenUsageAnswer(lines=(priced, OWN))
+
+    answer_from(monkeypatch, {TokenUsageRequest: answer})
+    monkeypatch.setattr(usage, "load_settings", lambda: site_settings(types=["1g.10gb"]))
+    heading, first, second = CliRunner().invoke(usage.usage_app, []).stdout.splitlines()
+    assert heading.split()[-6:] == ["cost", "a", "million", "list", "first", "token"]
+    assert first.split()[-5:] == ["0.131346", "1.00", "0.50", "81", "ms"]
+    assert second.split()[-1] == "0.00"
