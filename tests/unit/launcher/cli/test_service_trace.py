@@ -63,7 +63,7 @@ def test_each_start_is_a_line_with_what_took_longest():
     assert ended[2:5] == ["814_1", "remote", "ended"]
     assert woken[2:5] == ["814_0", "gpu1", "remote"]
     assert woken[5:9] == ["(room)", "1.0", "GiB,", "2.0"]
-    assert woken[9:12] == ["GiB/s", "ready", "5.50"]
+    assert woken[9:12] == ["GiB/s", "ready", "6.00"]
     assert starting[2:6] == ["814_1", "remote", "starting", "3.50"]
     assert lines[1].endswith("ended 6.75 s, grant 0.25 s")
 
@@ -72,7 +72,7 @@ def test_the_newest_start_is_told_phase_by_phase_and_each_class_with_its_quantil
     said = run("chat").output
     assert "The newest start, 814_1:" in said
     assert "Slurm finds a slice" in said
-    assert "remote: of 1 start that became ready half took 5.50 s at most, 95 % 5.50 s" in said
+    assert "remote: of 1 start that became ready half took 6.00 s at most, 95 % 6.00 s" in said
     assert "room: the disk, or its quota, has no room" in said
     assert "removed: " not in said
 
@@ -82,13 +82,13 @@ def test_programs_get_each_moment_and_phases_that_add_up():
     json_checker.check("service trace", shown)
     woken = shown["starts"][1]
     assert list(woken["at_s"]) == list(MOMENTS[:-1])
-    assert sum(phase["seconds"] for phase in woken["phases"]) == woken["total_s"] == 5.5
+    assert sum(phase["seconds"] for phase in woken["phases"]) == woken["total_s"] == 6.0
     assert woken["node"] == "gpu1"
     read = [woken[name] for name in ("weights_bytes", "bytes_per_s", "fallback")]
     assert read == [1 << 30, 2.0 * (1 << 30), "room"]
     starting = shown["starts"][2]
     assert [starting[name] for name in ("node", "weights_bytes", "bytes_per_s")] == [None] * 3
-    assert shown["classes"] == [{"start_class": "remote", "starts": 1, "p50_s": 5.5, "p95_s": 5.5}]
+    assert shown["classes"] == [{"start_class": "remote", "starts": 1, "p50_s": 6.0, "p95_s": 6.0}]
 
 
 def test_a_service_that_never_started_says_so():
