@@ -368,8 +368,9 @@ class Answers:
         """A wake of seven seconds, and one that goes on."""
         took_s = (0.04, 0.0, 0.11, 0.7, 0.35, 0.2, 0.4, 4.1, 0.5, 0.12, 0.48)
         at_s = (NOW_S - 900 + sum(took_s[:number]) for number in range(len(took_s) + 1))
+        moments = (moment for moment in MOMENTS if moment not in {"booted", "ended"})
         woken = StartTrace(
-            *(814, 0, dict(zip(MOMENTS[:-1], at_s, strict=True)), "ready"), node=f"gpu1{self.extra}"
+            *(814, 0, dict(zip(moments, at_s, strict=True)), "ready"), node=f"gpu1{self.extra}"
         )
         begun_s: dict[Moment, float] = {"desired": NOW_S - 5.0, "released": NOW_S - 4.8}
         starting = StartTrace(814, 1, begun_s, seen_s=float(NOW_S))
