@@ -50,6 +50,16 @@ def midnight_s(day: object, zone: str) -> int | None:
     return _midnight_s(day, _zone(zone))
 
 
+def day_start_s(day: str, zone: str) -> int:
+    """The Unix second at which a day such as 2026-11-01 begins; ValueError for other text."""
+    return _midnight_s(date.fromisoformat(day), _zone(zone))
+
+
+def next_day_s(day: str, zone: str) -> int:
+    """The Unix second at which the day after that begins."""
+    return _midnight_s(date.fromisoformat(day) + timedelta(days=1), _zone(zone))
+
+
 def weekday_and_minute(at_s: float, zone: str) -> tuple[int, int]:
     """What clocks in the zone show: the weekday, 0 being Monday, and minutes since midnight."""
     local_time = datetime.fromtimestamp(at_s, _zone(zone))

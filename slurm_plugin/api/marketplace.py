@@ -9,7 +9,7 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
@@ -50,8 +50,7 @@ from slicewise.slurm_plugin.common.usage_requests import TokenUsageRequest
 from slicewise.slurm_plugin.ledger.keys import NewKey
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.usage_reads import UsageReader
-from slicewise.slurm_plugin.rules.accounting.charge_lines import RequestDay, key_cost
-from slicewise.slurm_plugin.rules.accounting.tariff import price_spans
+from slicewise.slurm_plugin.rules.accounting.charge_lines import RequestDay, key_cost, spans_of_days
 from slicewise.slurm_plugin.rules.common.connection_places import ConnectionLimits
 from slicewise.slurm_plugin.rules.services.marketplace import (
     AGENT,
@@ -94,7 +93,8 @@ _Answer = Callable[[Any, str], Awaitable[object]]
 class MarketplaceDoor:
     """Serves the agent; off where ``listen`` is empty.
 
-    ``requires_keys``: whether the gateway wants keys of all, so that a first one closes nothing.
+    ``requires_keys``: whether the gateway wants keys of all, so that a first one closes nothing;
+    ``time_zone``: that of the ledger's days.
     """
 
     def __init__(
@@ -106,6 +106,7 @@ class MarketplaceDoor:
         *,
         on_change: Callable[[], Awaitable[None]],
         requires_keys: bool,
+        time_zone: str,
         is_tenant: Callable[[str], bool],
     ) -> None:
         self._settings = settings
@@ -114,6 +115,7 @@ class MarketplaceDoor:
         self._leader = leader
         self._on_change = on_change
         self._requires_keys = requires_keys
+        self._zone = time_zone
         self._is_tenant = is_tenant
         self._server = HttpServer(Guests(_PLACES), self._reply, LIMITS, lambda _: _NO_QUESTION)
         self._changing = asyncio.Lock()
@@ -285,17 +287,17 @@ class MarketplaceDoor:
                 Code.MARKETPLACE, f"That is more than {_MOST_LINES} lines.", "Ask for fewer days."
             )
         metadata = {"page": search.page, "total_pages": 1, "has_more": False}
-        used = (KeyUse(**line.model_dump(include=_USE)) for line in lines)
-        book = await self._from_ledger(partial(self._ledger.tariffs.book, "UTC"))
-        spans = price_spans(book.records, since_s, until_s, "UTC")
+        used = tuple(KeyUse(**line.model_dump(include=_USE)) for line in lines)
+        book = await self._from_ledger(partial(self._ledger.tariffs.book, self._zone))
+        spans_of = spans_of_days({use.day for use in used}, book) if used else {}
 
         def cost(use: KeyUse) -> int:
             amounts = (use.requests, use.prompt_tokens, use.cached_prompt_tokens, use.output_tokens)
-            of_day = [span for span in spans if span.day == use.day]
             day = RequestDay(use.day, tenant, use.key_id, use.key_id, use.service, *amounts)
-            return key_cost(day, use.millislice_s, of_day, book) if of_day else 0
+            return key_cost(day, use.millislice_s, spans_of[use.day], book)
 
-        return {"results": daily_activity(used, aliases, cost), "metadata": metadata}
+        results = await asyncio.to_thread(daily_activity, used, aliases, cache(cost))
+        return {"results": results, "metadata": metadata}
 
     async def _generate(self, order: OrderedKey, tenant: str) -> object:
         if not self._is_tenant(tenant):

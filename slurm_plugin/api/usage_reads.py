@@ -1,12 +1,8 @@
 """Who may see which sums of tokens, and the answer page by page."""
 
 from collections import Counter
-from datetime import date
-from itertools import groupby
-from operator import attrgetter
 
 from slicewise.cluster.language.meters import OUTPUT_TOKENS
-from slicewise.cluster.language.periods import Period, midnight_s, next_start_s
 from slicewise.cluster.language.persons import is_guest
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.common.usage_requests import (
@@ -17,8 +13,8 @@ from slicewise.slurm_plugin.common.usage_requests import (
 )
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.usage_reads import UsageReader
-from slicewise.slurm_plugin.rules.accounting.charge_lines import RequestDay, key_cost
-from slicewise.slurm_plugin.rules.accounting.tariff import list_price, money, price_spans
+from slicewise.slurm_plugin.rules.accounting.charge_lines import RequestDay, key_cost, spans_of_days
+from slicewise.slurm_plugin.rules.accounting.tariff import list_price, money
 
 PAGE_LINES = 1000
 """Lines of one answer: some 200 KB."""
@@ -61,14 +57,9 @@ def _priced(
     fields = tuple(dict.fromkeys((*about, "day", "tenant", "service")))
     whole = request.model_copy(update={"after": None})
     parts = ledger.usage_reads.lines(whole, reader, zone, _MOST_PARTS + 1, fields=fields)
-    days = sorted({part.day for part in parts})
-    if not days or len(parts) > _MOST_PARTS:
+    if not parts or len(parts) > _MOST_PARTS:
         return lines
-    begin_s, last_s = (
-        midnight_s(date.fromisoformat(day), zone) or 0 for day in (days[0], days[-1])
-    )
-    spans = price_spans(book.records, begin_s, next_start_s(Period.DAY, last_s, zone) or 0, zone)
-    spans_of = {day: [*group] for day, group in groupby(spans, key=attrgetter("day"))}
+    spans_of = spans_of_days({part.day for part in parts}, book)
     costs: Counter[tuple[str, ...]] = Counter()
     listed: dict[tuple[str, ...], int] = {}
     for part in parts:

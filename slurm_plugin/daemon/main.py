@@ -122,8 +122,7 @@ class _Daemon:
         )
         self._weights = NodeWeightLoop(settings, slurm, self._cluster_state)
         reads = Reads(settings, slurm, ledger, self._cluster_state)
-        rates = RateLimiter()
-        cluster_state, leader = self._cluster_state, self._leader
+        rates, cluster_state, leader = RateLimiter(), self._cluster_state, self._leader
         self._orders = ServiceOrders(ledger, cluster_state, reads, leader, rates=rates)
         self._generations = ServiceGenerations(ledger, cluster_state, reads)
         guests = GuestLogins(ledger, settings.web.oidc, leader, rates)
@@ -155,6 +154,7 @@ class _Daemon:
             *(settings.marketplace, ledger, reads, leader),
             on_change=self._keys.turn,
             requires_keys=settings.gateway.require_keys,
+            time_zone=settings.ledger.time_zone,
             is_tenant=lambda tenant: tenant in cluster_state.quotas.policy,
         )
         self._metrics.watch(settings, self._admission, self._cluster_state, self._leader, unread)

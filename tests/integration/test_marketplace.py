@@ -125,6 +125,7 @@ async def site_of(
         *(ledger, reads, ALONE),
         on_change=site.changed,
         requires_keys=requires_keys,
+        time_zone="UTC",
         is_tenant=lambda tenant: tenant not in site.without_quota,
     )
     await door.start()

@@ -105,7 +105,7 @@ def _row(line: ChargeLine, billing: Billing) -> dict[str, Any]:
     listed = price if of.list_price is None else of.list_price
     names = ("InvoiceIssuerName", "ProviderName", "PublisherName")
     sku, consumed, unit = _SKUS.get(of.meter) or (
-        " + ".join(of.gpu_types) or "share",
+        " + ".join(of.gpu_types) if of.kind == "run" else "share",
         "Slice-Seconds",
         "Slice-Hours",
     )

@@ -1,7 +1,7 @@
 """Computes what is billed: what each payer is charged, day by day and price by price."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -15,6 +15,7 @@ from slicewise.cluster.language.meters import (
     REQUESTS,
     SLICES,
 )
+from slicewise.cluster.language.periods import day_start_s, next_day_s
 from slicewise.cluster.language.persons import NOBODY
 from slicewise.slurm_plugin.rules.accounting.statement import Day, pieces
 from slicewise.slurm_plugin.rules.accounting.tariff import (
@@ -22,6 +23,7 @@ from slicewise.slurm_plugin.rules.accounting.tariff import (
     PriceSpan,
     list_price,
     money,
+    price_spans,
     slice_hour_price,
     usage_price,
 )
@@ -305,6 +307,13 @@ def _requests(day: RequestDay, spans: Sequence[PriceSpan], book: PriceBook) -> I
                 list_price=list_price(spans[0].tariff, day.service) if is_token else None,
             )
             yield ChargeLine(charged, amount, money(meter, amount, price or Decimal(0)))
+
+
+def spans_of_days(days: Collection[str], book: PriceBook) -> Mapping[str, Sequence[PriceSpan]]:
+    """The spans of each day from the first to the last of these dates."""
+    begin_s, end_s = day_start_s(min(days), book.zone), next_day_s(max(days), book.zone)
+    spans = price_spans(book.records, begin_s, end_s, book.zone)
+    return {day: tuple(group) for day, group in groupby(spans, key=lambda span: span.day)}
 
 
 def key_cost(
