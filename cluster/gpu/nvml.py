@@ -46,14 +46,16 @@ class _Host:
     xids: Mapping[str, tuple[int, ...]] | None
 
 
-def read_inventory(root: Path = ROOT) -> Inventory:
+def read_inventory(root: Path = ROOT, *, with_xids: bool = True) -> Inventory:
     """Read the node's GPUs, changing nothing; ``root`` is where the node's /proc and /dev are.
 
-    Raises UnreachableError (SW-DRIVER-MISSING) without a driver, OutsideError (SW-DRIVER) if an
-    answer is missing that the inventory can't do without.
+    Without the kernel's errors its log is not read. Raises UnreachableError (SW-DRIVER-MISSING)
+    without a driver, OutsideError (SW-DRIVER) if an answer is missing that the inventory can't do
+    without.
     """
     with opened():
-        node = _Host(root, node_files.capability_minors(root), node_files.xids(root))
+        xids = node_files.xids(root) if with_xids else None
+        node = _Host(root, node_files.capability_minors(root), xids)
         gpus: list[Gpu] = []
         lost: list[LostGpu] = []
         for index in range(nv.nvmlDeviceGetCount()):

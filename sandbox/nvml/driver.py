@@ -5,6 +5,7 @@ several processes see the same boards. It lasts, as a real driver's state lasts 
 """
 
 import fcntl
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ _SUFFIXES = {"+me": 7, "+gfx": 10, "-me": 13, "+me.all": 15}
 _GFX_4_SLICES, _DOUBLE_MEMORY = 12, 9
 _PLAIN = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 
+_POWER_MW = 68_000
 _GPUS_OF_MINORS, _INSTANCES_OF_MINORS, _COMPUTES_OF_MINORS = 8, 15, 8
 
 
@@ -111,7 +113,8 @@ def _board_lines(number: int, gpu: EmulatedGpu, on: Board) -> Iterator[str]:
         f"board {number} {on.pci_device_ids[0]:x} {number} {mode} {memory_mib} {on.memory_slices}"
         f" 00000000:{bus:02X}:00.0 GPU-{uuid} {name}"
     )
-    yield f"reading {number} 68000 700000 31"
+    yield f"reading {number} {_POWER_MW} 700000 31"
+    yield f"energy {number} 0 {_up_ms()} 0"
     for profile in on.profiles.values():
         yield _profile_line(number, on, profile)
 
@@ -130,6 +133,10 @@ def _profile_line(number: int, on: Board, profile: MigProfile) -> str:
         ",".join(map(str, profile.starts)),
     )
     return f"profile {number} {' '.join(map(str, fields))}"
+
+
+def _up_ms() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 def nvml_kind(on: Board, profile: MigProfile) -> int:

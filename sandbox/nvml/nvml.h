@@ -71,4 +71,24 @@ typedef struct {
     char name[NVML_DEVICE_NAME_V2_BUFFER_SIZE];
 } nvmlComputeInstanceProfileInfo_v2_t;
 
+/* A sample of the GPU's performance monitors: its size is the library's own matter. */
+typedef struct Sample *nvmlGpmSample_t;
+
+typedef struct {
+    unsigned int metricId;
+    nvmlReturn_t nvmlReturn;
+    double value;
+    struct {
+        char *shortName, *longName, *unit;
+    } metricInfo;
+} nvmlGpmMetric_t;
+
+enum { NVML_GPM_METRIC_SM_UTIL = 2, NVML_GPM_METRICS_GET_VERSION = 1 };
+
+typedef struct {
+    unsigned int version, numMetrics;
+    nvmlGpmSample_t sample1, sample2;
+    nvmlGpmMetric_t metrics[1]; /* as many as the caller says */
+} nvmlGpmMetricsGet_t;
+
 #endif

@@ -40,6 +40,7 @@ static void read_of_board(Board *board, const char *line)
     Instance *instance = &board->instances[board->instance_count];
     Compute *compute = &board->computes[board->compute_count];
     Process *process = &board->processes[board->process_count];
+    Activity *activity = &board->activities[board->activity_count];
     read_profile(board, line);
     sscanf(line, "board %*u %x %u %u %u %u %u %95s %95s %95[^\n]", &board->pci_device_id,
            &board->minor, &board->mig, &board->mig_pending, &board->memory_mib,
@@ -61,6 +62,12 @@ static void read_of_board(Board *board, const char *line)
         sscanf(line, "process %*u %d %d %u %u", &process->gi, &process->ci, &process->pid,
                &process->memory_mib) == 4)
         board->process_count++;
+    if (sscanf(line, "energy %*u %llu %llu %d", &board->energy.counter_mj, &board->energy.at_ms,
+               &board->energy.is_at_rest) == 3)
+        board->energy.is_counted = 1;
+    if (board->activity_count < MAX_ACTIVITIES &&
+        sscanf(line, "activity %*u %u %u", &activity->gi, &activity->busy_ppm) == 2)
+        board->activity_count++;
 }
 
 static void read_line(const char *line)
@@ -121,6 +128,12 @@ static void write_board(FILE *file, unsigned int number)
     for (unsigned int i = 0; i < board->process_count; i++)
         fprintf(file, "process %u %d %d %u %u\n", number, board->processes[i].gi,
                 board->processes[i].ci, board->processes[i].pid, board->processes[i].memory_mib);
+    if (board->energy.is_counted)
+        fprintf(file, "energy %u %llu %llu %d\n", number, board->energy.counter_mj,
+                board->energy.at_ms, board->energy.is_at_rest);
+    for (unsigned int i = 0; i < board->activity_count; i++)
+        fprintf(file, "activity %u %u %u\n", number, board->activities[i].gi,
+                board->activities[i].busy_ppm);
 }
 
 /* A complete file replaces the old one: if the process is killed here, the old one stays. */

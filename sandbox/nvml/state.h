@@ -10,6 +10,7 @@ enum {
     MAX_INSTANCES = 16,
     MAX_COMPUTES = 64,
     MAX_PROCESSES = 64,
+    MAX_ACTIVITIES = 16,
     MAX_FAILURES = 16,
     TEXT = 96,
 };
@@ -35,17 +36,30 @@ typedef struct {
 } Process;
 
 typedef struct {
+    unsigned int gi, busy_ppm;
+} Activity;
+
+/* What a board has taken up to a moment of CLOCK_BOOTTIME; since then its power goes on. A board at
+ * rest takes nothing more: its counter is what a test says. */
+typedef struct {
+    int is_counted, is_at_rest;
+    unsigned long long counter_mj, at_ms;
+} Energy;
+
+typedef struct {
     unsigned int pci_device_id, minor, mig, mig_pending, memory_mib;
     unsigned int is_lost; /* it fell off the bus: no handle of it is given */
     unsigned int power_mw, power_limit_mw, temperature_c;
     unsigned int ecc_corrected, ecc_uncorrected, remap_pending, remap_failed;
     char bus_id[TEXT], uuid[TEXT], name[TEXT];
     unsigned int memory_slices;
-    unsigned int profile_count, instance_count, compute_count, process_count;
+    unsigned int profile_count, instance_count, compute_count, process_count, activity_count;
     Profile profiles[NVML_GPU_INSTANCE_PROFILE_COUNT];
     Instance instances[MAX_INSTANCES];
     Compute computes[MAX_COMPUTES];
     Process processes[MAX_PROCESSES];
+    Activity activities[MAX_ACTIVITIES];
+    Energy energy;
 } Board;
 
 typedef struct {

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from builders.jobs import a_running_job
 
+from slicewise.cluster.language.division import divided
 from slicewise.cluster.language.jobs import JobView
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices
@@ -19,7 +20,6 @@ from slicewise.slurm_plugin.ledger.shares import Shares, WantedShares
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.tariffs import WantedCharges
 from slicewise.slurm_plugin.quota_cycle.share_hours import share_hours
-from slicewise.slurm_plugin.rules.accounting.shares import divided
 from slicewise.slurm_plugin.rules.accounting.statement import (
     Day,
     by_day,

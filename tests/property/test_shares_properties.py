@@ -7,12 +7,12 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slicewise.cluster.language.division import divided
 from slicewise.cluster.language.units import MillisliceSeconds
 from slicewise.slurm_plugin.rules.accounting.shares import (
     Share,
     SharedHour,
     TimeKind,
-    divided,
     shares,
 )
 

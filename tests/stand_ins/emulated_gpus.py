@@ -56,6 +56,19 @@ class FaultyDriver(EmulatedDriver):
             lines[:] = [line for line in lines if not line.startswith(f"errors {gpu} ")]
             lines.append(f"errors {gpu} {corrected} {uncorrected} {int(uncorrected > 0)} 0")
 
+    def count(self, gpu: int, counter_mj: int | None) -> None:
+        """Let a board's counter stand at that; None: let it have none."""
+        with self.lines() as lines:
+            lines[:] = [line for line in lines if not line.startswith(f"energy {gpu} ")]
+            if counter_mj is not None:
+                lines.append(f"energy {gpu} {counter_mj} 0 1")
+
+    def work(self, gpu: int, gi_id: int, busy_ppm: int) -> None:
+        """Let the driver say how busy an instance is, as from Hopper on."""
+        with self.lines() as lines:
+            lines[:] = [line for line in lines if not line.startswith(f"activity {gpu} {gi_id} ")]
+            lines.append(f"activity {gpu} {gi_id} {busy_ppm}")
+
     def lose(self, gpu: int) -> None:
         """Let a board fall off the bus: from now on no process gets a handle of it."""
         with self.lines() as lines:

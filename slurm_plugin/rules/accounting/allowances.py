@@ -8,8 +8,8 @@ tokens a budget pays holds the less of both: of its limits, and of what the budg
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from slicewise.cluster.language.division import divided
 from slicewise.cluster.rpc.usage_messages import TokenLimitName
-from slicewise.slurm_plugin.rules.accounting.shares import divided
 
 MINUTE_S = 60
 """Limits a minute count the last sixty seconds at every moment: no window begins anew."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slicewise.slurm_plugin.rules.accounting.shares import divided
+from slicewise.cluster.language.division import divided
 
 
 @dataclass(frozen=True)
