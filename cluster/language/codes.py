@@ -904,6 +904,19 @@ class Code(StrEnum):
 
         See slicewise-profile-JOB.log. What was measured is kept; run it again.
         """)
+    NODE_UNKNOWN = ("SW-NODE-UNKNOWN", Area.GPUS, ExitCode.NOT_FOUND, """
+        Slurm has no node of that name, as a meter calls itself.
+
+        Say its name in slurm.conf: `slicewise node meter --node NAME`
+        ([energy](../how-to/energy.md)).
+        """)
+    ENERGY_COUNTER = ("SW-ENERGY-COUNTER", Area.GPUS, ExitCode.FAILED, """
+        A board's counter of joules and its power, times time, differ by more than a fifth over two
+        days.
+
+        One of both is wrong: compare with the node's own meter, and charge nobody by this board
+        until you know ([energy](../how-to/energy.md#when-a-counter-is-wrong)).
+        """)
     NODE_GRES = ("SW-NODE-GRES", Area.GPUS, ExitCode.FAILED, """
         A node has other GPUs than Slurm expects, or no node of a managed partition has any.
 

@@ -42,6 +42,7 @@ from slicewise.cluster.language.job_class import JobClass
 from slicewise.cluster.language.model_names import ServiceKey
 from slicewise.cluster.language.periods import check_zone
 from slicewise.cluster.language.units import Millislices, slices_words
+from slicewise.cluster.settings.energy import EnergySettings
 from slicewise.cluster.settings.engines import EngineSettings
 from slicewise.cluster.settings.gateway import GatewaySettings
 from slicewise.cluster.settings.lending import LendingSettings
@@ -665,6 +666,7 @@ class Settings(_Section):
     launcher: LauncherSettings = LauncherSettings()
     repartition: RepartitionSettings = RepartitionSettings()
     lending: LendingSettings = LendingSettings()
+    energy: EnergySettings = EnergySettings()
     doctor: DoctorSettings = DoctorSettings()
     web: WebSettings = WebSettings()
     marketplace: MarketplaceSettings = MarketplaceSettings()

@@ -20,6 +20,7 @@ _PARTS = (
     "usage",
     "services",
     "pools",
+    "energy",
     "costs",
     "journals",
     "figures",

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.persons import is_guest
+from slicewise.cluster.rpc.energy_messages import EnergyPostRequest
 from slicewise.cluster.rpc.key_messages import GrantsAnswer, GrantsRequest, KeyUsesRequest
 from slicewise.cluster.rpc.message import Asker, DoneAnswer, Request
 from slicewise.cluster.rpc.messages import (
@@ -45,6 +46,7 @@ from slicewise.slurm_plugin.api.access import (
     ReaderHandler,
     ReaderHandlers,
 )
+from slicewise.slurm_plugin.api.energy import EnergyBooks
 from slicewise.slurm_plugin.api.generations import ServiceGenerations
 from slicewise.slurm_plugin.api.guests import GuestLogins
 from slicewise.slurm_plugin.api.keys import ServiceKeys
@@ -182,6 +184,7 @@ class Desk:
         keys: ServiceKeys,
         guests: GuestLogins,
         usage: UsageBooks,
+        energy: EnergyBooks,
         web_logins: WebLogins,
         operators: ReaderHandlers,
         daemon: Daemon,
@@ -206,6 +209,7 @@ class Desk:
                 AllowancesRequest: usage.allowances,
                 EngineCountersRequest: usage.note_counters,
                 PoolUsesRequest: usage.note_pools,
+                EnergyPostRequest: energy.note,
                 EvictRequest: self._leave,
                 DeleteRequest: self._delete,
                 OrderRequest: self._order,

@@ -47,6 +47,7 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.api import journal_reads
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
 from slicewise.slurm_plugin.api.charge_reads import charges, slice_price
+from slicewise.slurm_plugin.api.energy import energy_use
 from slicewise.slurm_plugin.api.overview_reads import OverviewReads
 from slicewise.slurm_plugin.api.priority_reads import explain_priority
 from slicewise.slurm_plugin.api.queue_reads import queue
@@ -54,6 +55,7 @@ from slicewise.slurm_plugin.api.quota_plan_reads import plan_of_file
 from slicewise.slurm_plugin.api.tenant_reads import tenants
 from slicewise.slurm_plugin.api.usage_reads import token_usage
 from slicewise.slurm_plugin.api.why_reads import why
+from slicewise.slurm_plugin.common.energy_requests import EnergyAnswer, EnergyRequest
 from slicewise.slurm_plugin.common.explain_requests import (
     HeadroomAnswer,
     HeadroomRequest,
@@ -168,6 +170,7 @@ class Reads:
                 ServiceStartsRequest: self._starts,
                 PoolModelsRequest: self._pool_models,
                 TokenUsageRequest: self._token_usage,
+                EnergyRequest: self._of_own(self._energy),
                 **self._overview.handlers(),
             }
         )
@@ -276,6 +279,10 @@ class Reads:
 
     def _tokens(self, request: TokenUsageRequest, principal: Principal) -> TokenUsageAnswer:
         return token_usage(request, principal, self._ledger, self._settings.ledger.time_zone)
+
+    def _energy(self, request: EnergyRequest, principal: Principal) -> EnergyAnswer:
+        watts = self._cluster_state.node_power.watts()
+        return energy_use(request, principal, self._ledger, self._settings, watts)
 
     def _page(self, request: StatementRequest, principal: Principal) -> StatementAnswer:
         below: tuple[str, ...] = ()

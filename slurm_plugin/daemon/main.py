@@ -24,6 +24,7 @@ from slicewise.slurm_plugin.admission_server.pipe import Decided
 from slicewise.slurm_plugin.admission_server.worker_process import AdmissionProcess
 from slicewise.slurm_plugin.api.desk import Desk, roles
 from slicewise.slurm_plugin.api.desks import operators_handlers
+from slicewise.slurm_plugin.api.energy import EnergyBooks
 from slicewise.slurm_plugin.api.generations import ServiceGenerations
 from slicewise.slurm_plugin.api.guests import GuestLogins
 from slicewise.slurm_plugin.api.keys import ServiceKeys
@@ -144,6 +145,7 @@ class _Daemon:
             keys=self._keys,
             guests=guests,
             usage=UsageBooks(ledger, leader, settings.ledger.time_zone),
+            energy=EnergyBooks(ledger, cluster_state, leader, settings.ledger.time_zone),
             web_logins=WebLogins(settings.web, slurm_tokens),
             operators=operators_handlers(settings, slurm, ledger, cluster_state, reads),
             daemon=self,

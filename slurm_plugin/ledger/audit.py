@@ -5,7 +5,14 @@ from collections.abc import Collection, Iterator, Mapping
 from sqlalchemy import Connection, text
 
 from slicewise.cluster.runtime.database import reading
-from slicewise.slurm_plugin.ledger import queries, reads, replay, usage_replay, window_rows
+from slicewise.slurm_plugin.ledger import (
+    energy_replay,
+    queries,
+    reads,
+    replay,
+    usage_replay,
+    window_rows,
+)
 from slicewise.slurm_plugin.ledger.base import LedgerPart
 from slicewise.slurm_plugin.ledger.share_queries import PAID_SINCE
 from slicewise.slurm_plugin.rules.accounting.overview import used_since
@@ -107,7 +114,8 @@ class Audit(LedgerPart):
         stored, and none is missing at their end; that loans are what they were last changed to, and
         within limits; that recalls are between tenants; that no watermark or recall lies in the
         future, and all are what they were last changed to; that services of a pool have together
-        what their tenant's runs cost; that sums of usage by hour,
+        what their tenant's runs cost; that jobs and nobody have together what each board took; that
+        sums of usage by hour,
         run, day and month are those of its records and of its transfers, and no more than engines
         have counted.
         """
@@ -115,7 +123,7 @@ class Audit(LedgerPart):
             numbers = _numbers_of_seals(connection)
         with reading(self._engine) as connection:
             connection.execute(text(replay.SETTING))
-            checks = (*replay.CHECKS, *usage_replay.CHECKS)
+            checks = (*replay.CHECKS, *usage_replay.CHECKS, *energy_replay.CHECKS)
             found = [connection.execute(text(check)).one() for check in checks]
             clusters = connection.execute(text(_LENDING)).scalars().all()
             others = [fault for cluster in clusters for fault in _loan_faults(connection, cluster)]

@@ -83,6 +83,7 @@ _CALLED_BY_DAEMON = (
     *("book", "share", "seal", "forget_loans", "forget_generations"),
     *("post_usage", "note_engine_counters", "forget_usage", "bar_person", "forget_person"),
     *("note_pool_uses", "divide_pool_hours", "forget_pool_hours"),
+    *("note_energy", "fold_energy"),
 )
 
 _READS = ("seal_hash", "sealed_policy", "state_hash")

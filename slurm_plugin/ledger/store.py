@@ -12,6 +12,7 @@ from slicewise.slurm_plugin.ledger.booking import booking_engine
 from slicewise.slurm_plugin.ledger.budgets import Budgets
 from slicewise.slurm_plugin.ledger.calendar import Windows
 from slicewise.slurm_plugin.ledger.charges import Charges
+from slicewise.slurm_plugin.ledger.energy import Energy
 from slicewise.slurm_plugin.ledger.generations import Generations
 from slicewise.slurm_plugin.ledger.guests import GuestClaims
 from slicewise.slurm_plugin.ledger.history import History
@@ -45,6 +46,7 @@ class Ledger:
         charges: runs, what is reserved for them and what they used.
         shares: what of shared services' runs each tenant is charged.
         pools: which services have used a pool's replicas.
+        energy: what boards took, and whose parts of it are.
         budgets: what tenants were given to use up, and what is left.
         locks: locks for what only one process may do at a time.
         usage: what requests used of tokens; usage_reads: sums of it.
@@ -73,6 +75,7 @@ class Ledger:
         self.charges = Charges(database)
         self.shares = Shares(database)
         self.pools = Pools(database)
+        self.energy = Energy(database)
         self.budgets = Budgets(database)
         self.locks = Locks(database)
         self.audit = Audit(database)

@@ -67,6 +67,7 @@ from slicewise.slurm_plugin.rules.services.state import (
     start_marks,
 )
 from slicewise.slurm_plugin.state.actuator import Actuator
+from slicewise.slurm_plugin.state.node_power import NodePower
 from slicewise.slurm_plugin.state.observer import SlurmObserver
 from slicewise.slurm_plugin.state.pacing import Pacing
 from slicewise.slurm_plugin.state.reports import ServiceReports
@@ -116,6 +117,7 @@ class ClusterState:
             lead.
         service_reports: what the launcher reports about services, for people.
         events: what happened to services' replicas.
+        node_power: what boards draw and took, as nodes' meters tell it.
         looked_s: when the last complete look at all jobs began, Unix seconds of ``clock``. Arrays
             that were looked at alone, and nodes, may be shown as they were later.
         looked_monotonic_s: the same moment by the monotonic clock, which nothing sets.
@@ -177,6 +179,7 @@ class ClusterState:
         self._round: asyncio.Future[None] | None = None
         self.service_reports = ServiceReports(leader, self.pacing.stir)
         self.events = RememberedEvents()
+        self.node_power = NodePower()
         self.evictions = Evictions(leader, time.monotonic)
         self.requeues = Requeues()
         self.clock = SteadyClock()

@@ -17,6 +17,8 @@ NOBODY = 0
 HOUR_MS = 3_600_000
 LONGEST_MS = 60_000
 """Readings further apart than this say nothing of who held the board between them."""
+MOST_MW = 2_000_000
+"""No board takes more than two kilowatts: a counter that says so is not believed."""
 KEPT_MS = 144 * HOUR_MS
 """What a meter finds out later than this it tells nobody: the ledger's hours are closed by then."""
 
@@ -229,7 +231,14 @@ def pruned(now: Metered, told: Mapping[BoardHourKey, BoardHour], wall_ms: int) -
 
 
 def _interval(last: LastSeen, reading: BoardReading, at: NodeMoment) -> _Interval | None:
-    """None if nothing is known of it, or no time has passed."""
+    """None if nothing is known of it, or it can't be."""
+    interval = _taken(last, reading, at)
+    if interval is None or interval.energy_mj * 1000 > MOST_MW * interval.elapsed_ms:
+        return None
+    return interval
+
+
+def _taken(last: LastSeen, reading: BoardReading, at: NodeMoment) -> _Interval | None:
     is_same_boot = last.at.boot == at.boot
     elapsed_ms = at.up_ms - last.at.up_ms if is_same_boot else at.up_ms
     if elapsed_ms <= 0:

@@ -41,7 +41,7 @@ from slicewise.slurm_plugin.cli.commands.admission import (
     problem,
     site_script,
 )
-from slicewise.slurm_plugin.cli.commands.node import node_findings, node_name
+from slicewise.slurm_plugin.cli.commands.node import node_findings
 from slicewise.slurm_plugin.cli.commands.this_host import (
     device_needs,
     engine_needs,
@@ -54,6 +54,7 @@ from slicewise.slurm_plugin.cli.commands.this_host import (
     slurmds_needs,
 )
 from slicewise.slurm_plugin.cli.commands.this_page import page_facts
+from slicewise.slurm_plugin.cli.common.node_options import node_name
 from slicewise.slurm_plugin.cli.common.opened_ledger import opened_ledger
 from slicewise.slurm_plugin.cli.common.slurm_facts import slurm_facts
 from slicewise.slurm_plugin.cli.views.limits import out_of_band_text

@@ -24,7 +24,7 @@ from slicewise.cluster.runtime.input_file import input_text
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.slurm_plugin.cli.commands.costs import costs_app
 from slicewise.slurm_plugin.cli.commands.mig_instances import instances
-from slicewise.slurm_plugin.cli.commands.node import HostRoot
+from slicewise.slurm_plugin.cli.common.node_options import HostRoot
 from slicewise.slurm_plugin.cli.views.mig import bar, counts_text, layouts_table, profiles_table
 
 mig_app = typer.Typer(

@@ -1,7 +1,5 @@
 """``slicewise node``: what a GPU node has, and what Slurm has to know of it."""
 
-import os
-import socket
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,6 +22,8 @@ from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import devices_directory, load_settings, settings_file
+from slicewise.slurm_plugin.cli.commands.node_meter import meter
+from slicewise.slurm_plugin.cli.common.node_options import HostRoot, NodeName, node_name
 from slicewise.slurm_plugin.cli.views.mig import node_report
 from slicewise.slurm_plugin.rules.slurm_config import gres as slurm_gres
 from slicewise.slurm_plugin.rules.slurm_config import node_lines
@@ -33,19 +33,7 @@ node_app = typer.Typer(
     help="A GPU node: what is in it, by its driver.",
     epilog="Examples: slicewise node probe | slicewise node gres",
 )
-
-HostRoot = Annotated[
-    Path,
-    typer.Option(
-        envvar="SLICEWISE_HOST_ROOT",
-        help="Where the node's /proc and /dev are, if this runs in a container.",
-        show_default=False,
-    ),
-]
-NodeName = Annotated[
-    str | None,
-    typer.Option("--node", help="The node's name in slurm.conf; this host's name if left out."),
-]
+node_app.command(epilog="Examples: slicewise node meter | slicewise node meter --node gpu07")(meter)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,11 +155,6 @@ def _devices(
 def _settings() -> Settings | None:
     """Return the settings; None if this node has no slicewise.toml."""
     return load_settings() if settings_file().exists() else None
-
-
-def node_name() -> str:
-    """Return this host's name in slurm.conf."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
 def node_findings(

@@ -49,6 +49,7 @@ from slicewise.slurm_plugin.api import rate_limit
 from slicewise.slurm_plugin.api.access import Caller
 from slicewise.slurm_plugin.api.desk import Desk, Roles
 from slicewise.slurm_plugin.api.desks import operators_handlers
+from slicewise.slurm_plugin.api.energy import EnergyBooks
 from slicewise.slurm_plugin.api.generations import ServiceGenerations
 from slicewise.slurm_plugin.api.guests import GuestLogins
 from slicewise.slurm_plugin.api.keys import ServiceKeys
@@ -161,6 +162,7 @@ async def asked(
         keys=keys,
         guests=guests,
         usage=UsageBooks(ledger, ALONE, "UTC"),
+        energy=EnergyBooks(ledger, cluster_state, ALONE, "UTC"),
         web_logins=WebLogins(WebSettings(listen="127.0.0.1:8690"), SlurmTokens(None)),
         operators=operators_handlers(settings(), slurm, ledger, cluster_state, reads),
         daemon=(daemon := Daemon()),

@@ -1,0 +1,150 @@
+"""Takes from nodes' meters what boards took, and says whose it was."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.leader import Leader
+from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.rpc.energy_messages import EnergyPostRequest
+from slicewise.cluster.rpc.message import DoneAnswer
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.api.access import Caller, Principal
+from slicewise.slurm_plugin.api.carbon import grams_per_kwh
+from slicewise.slurm_plugin.common.energy_requests import EnergyAnswer, EnergyLine, EnergyRequest
+from slicewise.slurm_plugin.ledger.energy import WantedEnergy
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.accounting.energy import (
+    LINE_FIELDS,
+    EnergySums,
+    PricedType,
+    energy_sums,
+)
+from slicewise.slurm_plugin.state.cluster_state import ClusterState
+
+MOST_ROWS = 50_000
+_DAY_S = 86_400.0
+
+
+class EnergyBooks:
+    """Books what meters tell; only the daemon that leads does.
+
+    Raises UnreachableError (SW-DAEMON-STANDBY) and what the ledger raises: then nothing was booked,
+    and the meter tells it again.
+    """
+
+    def __init__(
+        self, ledger: Ledger, cluster_state: ClusterState, leader: Leader, zone: str
+    ) -> None:
+        self._ledger = ledger
+        self._cluster_state = cluster_state
+        self._leader = leader
+        self._zone = zone
+        self._fold_due_s = 0.0
+
+    async def note(self, request: EnergyPostRequest, _: Caller) -> DoneAnswer:
+        """Keep what a node's meter has seen.
+
+        Raises InvalidInputError (SW-NODE-UNKNOWN) for a node that Slurm does not have.
+        """
+        self._leader.require()
+        if request.node not in {node.name for node in self._cluster_state.nodes}:
+            raise InvalidInputError(
+                Code.NODE_UNKNOWN,
+                f"Slurm shows no node {request.node!r}.",
+                "Say its name in slurm.conf: slicewise node meter --node NAME",
+            )
+        await asyncio.to_thread(self._ledger.energy.note, request)
+        self._cluster_state.node_power.hear(request, self._cluster_state.jobs)
+        if time.monotonic() >= self._fold_due_s:
+            self._fold_due_s = time.monotonic() + _DAY_S
+            await asyncio.to_thread(self._ledger.energy.fold, self._zone)
+        return DoneAnswer()
+
+
+def energy_use(
+    request: EnergyRequest,
+    principal: Principal,
+    ledger: Ledger,
+    settings: Settings,
+    watts: Mapping[str, float],
+) -> EnergyAnswer:
+    """What a user may see: runs of the user's tenants; operators what is nobody's, too.
+
+    Raises InvalidInputError (SW-VALUE) where it is too much, or the file of factors can't be read.
+    """
+    tenants = principal.tenants if request.tenant is None else frozenset({request.tenant})
+    zone = settings.ledger.time_zone
+    wanted = WantedEnergy(*_whole_days(request, zone), zone, tenants, MOST_ROWS)
+    rows = ledger.energy.rows(wanted)
+    unmeasured = ledger.energy.unmeasured(wanted, int(wall_s()))
+    if MOST_ROWS in (len(rows), len(unmeasured)):
+        raise InvalidInputError(
+            Code.VALUE,
+            f"There are more than {MOST_ROWS:,} sums of a day, a node and a person.",
+            "Ask for fewer days: --from, --until",
+        )
+    days = {row.day for row in rows} | {row.day for row in unmeasured}
+    factors = grams_per_kwh(settings.energy, days, zone)
+    sums = energy_sums(request.by, rows, unmeasured, priced_types(settings), factors)
+    tokens: Mapping[str, int] = {}
+    if request.by == "service":
+        tokens = _by_service(ledger.energy.tokens(wanted))
+    sees_all = principal.tenants is None and request.tenant is None
+    names, has_carbon = LINE_FIELDS[request.by], bool(factors)
+    return EnergyAnswer(
+        lines=tuple(
+            _line(dict(zip(names, key, strict=True)), summed, tokens, has_carbon=has_carbon)
+            for key, summed in sums.items()
+        ),
+        power_mw=round(sum(watts.values()) * 1000) if watts and sees_all else None,
+    )
+
+
+def _whole_days(request: EnergyRequest, zone: str) -> tuple[int, int]:
+    """The first day from its beginning, and the last to its end."""
+    first, last = (
+        datetime.fromtimestamp(at_s, ZoneInfo(zone)).replace(hour=0, minute=0, second=0)
+        for at_s in (request.since_s, max(request.since_s, request.until_s - 1))
+    )
+    return int(first.timestamp()), int((last + timedelta(days=1)).timestamp())
+
+
+def _by_service(tokens: Mapping[tuple[str, str], int]) -> Mapping[str, int]:
+    sums = defaultdict[str, int](int)
+    for (service, _), count in tokens.items():
+        sums[service] += count
+    return sums
+
+
+def _line(
+    about: Mapping[str, str], sums: EnergySums, tokens: Mapping[str, int], *, has_carbon: bool
+) -> EnergyLine:
+    return EnergyLine(
+        **about,
+        energy_mj=sums.runs_mj,
+        counter_mj=sums.counter_mj,
+        power_mj=sums.power_mj,
+        model_mj=sums.model_mj,
+        shared_mj=sums.shared_mj,
+        idle_mj=sums.idle_mj,
+        unknown_mj=sums.unknown_mj,
+        tokens=tokens.get(about.get("service", "")),
+        carbon_g=round(sums.carbon_g, 3) if has_carbon else None,
+    )
+
+
+def priced_types(settings: Settings) -> Mapping[str, PricedType]:
+    """The part of a board that each type is."""
+    return {
+        gres_type: PricedType(
+            model, Millislices(round(settings.costs[gres_type] / settings.gpus[model].weight))
+        )
+        for gres_type, model in settings.models.items()
+    }

@@ -1,0 +1,195 @@
+"""Keeps what boards took, and whose parts of it are."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Integer, func, literal, select, text
+from sqlalchemy.dialects.postgresql import JSONB
+
+from slicewise.cluster.rpc.energy_messages import EnergyPostRequest
+from slicewise.cluster.runtime.database import reading, writing
+from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
+from slicewise.slurm_plugin.rules.accounting.energy import (
+    CheckedBoard,
+    EnergyRow,
+    UnmeasuredRow,
+)
+
+_DEADLINE = text("SET LOCAL statement_timeout = '8s'")
+
+_SERVICE = """
+ LEFT JOIN LATERAL (
+       SELECT g.tenant || '/' || g.name AS service FROM slicewise.service_generations g
+        WHERE (g.cluster, g.tenant) = (:cluster, r.tenant)
+          AND strpos(r.task, '_') > 0 AND g.array_job_id::text = split_part(r.task, '_', 1)
+        ORDER BY g.id DESC LIMIT 1) AS s ON true
+"""
+
+_ROWS = """
+WITH parts AS (
+    SELECT (to_timestamp(hour_s) AT TIME ZONE :zone)::date AS day, node, job_id, measure, split,
+           hour_s + 3600 AS until_s, energy_mj
+      FROM slicewise.energy_hours
+     WHERE cluster = :cluster AND hour_s BETWEEN :since_s - 86400 AND :until_s
+     UNION ALL
+    SELECT day, node, job_id, measure, split,
+           extract(epoch FROM (day + 1)::timestamp AT TIME ZONE :zone)::bigint, energy_mj
+      FROM slicewise.energy_days WHERE cluster = :cluster
+), summed AS (
+    SELECT day, node, job_id, measure, split, max(until_s) AS until_s, sum(energy_mj) AS energy_mj
+      FROM parts
+     WHERE day BETWEEN (to_timestamp(:since_s) AT TIME ZONE :zone)::date
+                   AND (to_timestamp(:until_s - 1) AT TIME ZONE :zone)::date
+     GROUP BY 1, 2, 3, 4, 5
+)
+SELECT p.day::text AS day, p.node, coalesce(r.tenant, '') AS tenant,
+       coalesce(r.user_name, '') AS person, coalesce(s.service, '') AS service, p.measure,
+       p.split, p.job_id <> 0 AND r.tenant IS NULL AS is_unknown,
+       sum(p.energy_mj)::bigint AS energy_mj
+  FROM summed p
+  LEFT JOIN LATERAL (
+       SELECT r.tenant, r.user_name, r.task FROM slicewise.runs r
+        WHERE (r.cluster, r.meter, r.job_id) = (:cluster, 'slice-seconds', p.job_id)
+          AND r.start_s < p.until_s
+        ORDER BY r.start_s DESC LIMIT 1) AS r ON p.job_id <> 0
+SERVICE_OF_RUN
+ WHERE CAST(:tenants AS text[]) IS NULL OR r.tenant = ANY (CAST(:tenants AS text[]))
+ GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
+ ORDER BY 1, 2, 3, 4, 5, 6, 7, 8
+ LIMIT :most
+""".replace("SERVICE_OF_RUN", _SERVICE)
+"""A job's number is used again some day: the run is the last one that began before the hour's end,
+or the day's."""
+
+_UNMEASURED = """
+WITH runs AS (
+    SELECT r.*, CASE WHEN o.run_id IS NOT NULL THEN :now_s
+                     ELSE (SELECT (max(ARRAY[t.number, t.until_s]))[2]
+                             FROM slicewise.transfers t WHERE t.run_id = r.id) END AS end_s
+      FROM slicewise.runs r
+      LEFT JOIN slicewise.open_reservations o ON o.run_id = r.id
+     WHERE (r.cluster, r.meter) = (:cluster, 'slice-seconds') AND r.start_s < :until_s
+       AND (CAST(:tenants AS text[]) IS NULL OR r.tenant = ANY (CAST(:tenants AS text[])))
+       AND NOT EXISTS (SELECT FROM slicewise.energy_hours e
+                        WHERE (e.cluster, e.job_id) = (:cluster, r.job_id))
+       AND NOT EXISTS (SELECT FROM slicewise.energy_days e
+                        WHERE (e.cluster, e.job_id) = (:cluster, r.job_id))
+)
+SELECT to_char(d.day, 'YYYY-MM-DD') AS day, r.tenant, r.user_name AS person,
+       coalesce(s.service, '') AS service, r.gres,
+       sum(least(r.end_s, d.until_s, :until_s) - greatest(r.start_s, d.from_s, :since_s))::bigint
+       AS seconds
+  FROM runs r
+ CROSS JOIN LATERAL (
+       SELECT day, extract(epoch FROM day AT TIME ZONE :zone)::bigint AS from_s,
+              extract(epoch FROM (day + interval '1 day') AT TIME ZONE :zone)::bigint AS until_s
+         FROM generate_series(
+              date_trunc('day', to_timestamp(greatest(r.start_s, :since_s)) AT TIME ZONE :zone),
+              to_timestamp(least(r.end_s, :until_s) - 1) AT TIME ZONE :zone,
+              interval '1 day') AS day) AS d
+SERVICE_OF_RUN
+ WHERE r.end_s > :since_s
+ GROUP BY 1, 2, 3, 4, 5
+HAVING sum(least(r.end_s, d.until_s, :until_s) - greatest(r.start_s, d.from_s, :since_s)) > 0
+ ORDER BY 1, 2, 3, 4, 5
+ LIMIT :most
+""".replace("SERVICE_OF_RUN", _SERVICE)
+"""Runs of which no meter has seen anything."""
+
+_CHECKED = """
+SELECT node, gpu_uuid, min(model) AS model, sum(checked_mj)::bigint AS checked_mj,
+       sum(power_mj)::bigint AS power_mj
+  FROM slicewise.energy_boards
+ WHERE cluster = :cluster AND measure = 'counter'
+   AND hour_s > extract(epoch FROM now() - interval '2 days')
+ GROUP BY 1, 2 ORDER BY 1, 2
+"""
+
+_TOKENS = """
+SELECT service, day::text AS day, sum(prompt_tokens + output_tokens)::bigint AS tokens
+  FROM slicewise.usage_days
+ WHERE cluster = :cluster
+   AND day BETWEEN (to_timestamp(:since_s) AT TIME ZONE :zone)::date
+               AND (to_timestamp(:until_s - 1) AT TIME ZONE :zone)::date
+   AND (CAST(:tenants AS text[]) IS NULL
+        OR split_part(service, '/', 1) = ANY (CAST(:tenants AS text[])))
+ GROUP BY 1, 2
+"""
+
+
+@dataclass(frozen=True)
+class WantedEnergy:
+    """Of which days and tenants energy is read: None is all tenants, and what is nobody's.
+
+    Attributes:
+        zone: the time zone of days.
+        most: rows at most.
+    """
+
+    since_s: int
+    until_s: int
+    zone: str
+    tenants: Collection[str] | None
+    most: int
+
+
+class Energy(LedgerPart):
+    """What boards took. Nobody is charged by it.
+
+    Reads raise UnreachableError (SW-DATABASE-DOWN) if PostgreSQL takes too long.
+    """
+
+    def note(self, told: EnergyPostRequest) -> None:
+        """Keep what a node's meter has seen; the same again changes nothing."""
+        hours = [hour.model_dump(mode="json") for hour in told.hours]
+        noted = func.slicewise.note_energy(
+            self._cluster, told.node, told.seen_by, literal(hours, JSONB)
+        )
+        with writing(self._engine) as connection:
+            connection.execute(DEADLINE)
+            connection.execute(select(noted))
+
+    def fold(self, zone: str) -> int:
+        """Sum hours by the day that nothing can change any more; return how many of boards.
+
+        ``zone`` is the time zone of days.
+        """
+        folded = func.slicewise.fold_energy(self._cluster, zone, type_=Integer)
+        with writing(self._engine) as connection:
+            return int(connection.execute(select(folded)).scalar_one())
+
+    def rows(self, wanted: WantedEnergy) -> tuple[EnergyRow, ...]:
+        """What meters saw, by day, node, tenant, person, service, and how it is known."""
+        return tuple(EnergyRow(**row) for row in self._read(_ROWS, wanted))
+
+    def unmeasured(self, wanted: WantedEnergy, now_s: int) -> tuple[UnmeasuredRow, ...]:
+        """Seconds of runs of which no meter saw anything, by day and what they held."""
+        rows = self._read(_UNMEASURED, wanted, now_s=now_s)
+        return tuple(UnmeasuredRow(**row) for row in rows)
+
+    def tokens(self, wanted: WantedEnergy) -> dict[tuple[str, str], int]:
+        """Tokens of services, by service and day."""
+        rows = self._read(_TOKENS, wanted)
+        return {(row["service"], row["day"]): row["tokens"] for row in rows}
+
+    def checked(self) -> tuple[CheckedBoard, ...]:
+        """What counters and power say of the same time, of the last two days, by board."""
+        with reading(self._engine) as connection:
+            connection.execute(_DEADLINE)
+            rows = connection.execute(text(_CHECKED), {"cluster": self._cluster})
+            return tuple(CheckedBoard(**row) for row in rows.mappings())
+
+    def _read(self, query: str, wanted: WantedEnergy, **others: int) -> list[Any]:
+        words = {
+            "cluster": self._cluster,
+            "zone": wanted.zone,
+            "since_s": wanted.since_s,
+            "until_s": wanted.until_s,
+            "tenants": None if wanted.tenants is None else sorted(wanted.tenants),
+            "most": wanted.most,
+            **others,
+        }
+        with reading(self._engine) as connection:
+            connection.execute(_DEADLINE)
+            return [dict(row) for row in connection.execute(text(query), words).mappings()]
