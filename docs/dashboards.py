@@ -133,6 +133,25 @@ CLUSTER = Board(
                 ),
             ),
         ),
+        "Energy of boards with a meter": (
+            Panel(
+                "Watts now",
+                "watt",
+                (("{{node}}", "max by (node) (slicewise_gpu_power_watts{C})"),),
+                width=12,
+            ),
+            Panel(
+                "Joules per second by tenant; without one nobody's",
+                "watt",
+                (
+                    (
+                        "{{tenant}}",
+                        "sum by (tenant) (rate(slicewise_gpu_energy_joules_total{C}[15m]))",
+                    ),
+                ),
+                width=12,
+            ),
+        ),
         "Waiting": (
             Panel("Pending jobs", "none", (("{{cluster}}", "slicewise_pending_jobs{C}"),)),
             Panel(

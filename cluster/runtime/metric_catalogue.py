@@ -26,6 +26,7 @@ LABELS: Mapping[str, str] = {
     "cache.",
     "loop": "A loop of the daemon.",
     "mode": "A mode of the daemon, as slicewise.lua has it.",
+    "node": "A node of Slurm's with a meter.",
     "phase": "A [phase of a start](commands.md#slicewise-service-trace).",
     "record": "A kind of record that the daemon reads from Slurm.",
     "service": "A service of the tenant that the gateway carries: `gateway.services_per_tenant` at "

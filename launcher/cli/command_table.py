@@ -62,6 +62,10 @@ FOR_EVERYBODY: Mapping[str, Command] = {
         "slicewise.slurm_plugin.cli.commands.usage:usage_app",
         "Show requests and tokens, by service, day, month, tenant, person or key.",
     ),
+    "energy": Command(
+        "slicewise.slurm_plugin.cli.commands.energy:energy_app",
+        "Show kilowatt-hours of GPU boards, by tenant, service, person, day or node.",
+    ),
     "mig": Command(
         "slicewise.slurm_plugin.cli.commands.mig:mig_app",
         "How GPUs can be cut: profiles, layouts, costs.",

@@ -60,6 +60,7 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "key limits": ("slicewise.cluster.rpc.limit_messages:SubjectLimits[]",),
     "key list": ("slicewise.cluster.rpc.key_messages:KeyView[]",),
     "usage": (f"{_COMMANDS}.usage:UsageShown",),
+    "energy": (f"{_COMMANDS}.energy:EnergyShown",),
     "mig costs": (f"{_VIEWS}.headroom:ProfileCost[]",),
     "mig profiles": (f"{_COMMANDS}.mig:ShownBoards",),
     "mig layouts": ("slicewise.cluster.language.gpus.layouts:Placement[][]",),

@@ -215,6 +215,21 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         _TENANT,
     ),
     MetricSpec(
+        "slicewise_gpu_power_watts",
+        "gauge",
+        "watts",
+        "What a node's boards draw, as its meter told within three minutes.",
+        ("node",),
+    ),
+    MetricSpec(
+        "slicewise_gpu_energy_joules_total",
+        "counter",
+        "joules",
+        "What boards took, by the tenant whose runs it was, since this daemon heard of their "
+        "meters; without one what is nobody's or no tenant's.",
+        _TENANT,
+    ),
+    MetricSpec(
         "slicewise_tenant_budget_period_seconds",
         "gauge",
         "seconds",

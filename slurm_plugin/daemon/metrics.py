@@ -101,6 +101,7 @@ class _State(Collector):
         yield from self._of_budgets()
         yield from self._of_slurm()
         yield from self._of_jobs()
+        yield from self._of_energy()
         state = self._cluster_state
         yield single(METRICS["slicewise_uninstalled"], state.is_uninstalled)
         yield single(METRICS["slicewise_is_leader"], self._leader.leads())
@@ -163,6 +164,20 @@ class _State(Collector):
         late = late_jobs(by_holder, policy, before_s)
         counts = Count(job.tenant for job in late)
         yield _by_tenant("late_jobs", {name: counts[name] for name in policy})
+
+    def _of_energy(self) -> Iterator[Metric]:
+        power = self._cluster_state.node_power
+        watts = power.watts().items()
+        yield family(
+            METRICS["slicewise_gpu_power_watts"], [((node,), drawn_w) for node, drawn_w in watts]
+        )
+        taken_mj, policy = Count[str](), self._cluster_state.quotas.policy
+        for tenant, energy_mj in tuple(power.energy_mj.items()):
+            taken_mj[tenant if tenant in policy else ""] += energy_mj
+        yield family(
+            METRICS["slicewise_gpu_energy_joules_total"],
+            [((tenant,), energy_mj / 1000) for tenant, energy_mj in taken_mj.items()],
+        )
 
     def _of_tenants(self) -> Iterator[Metric]:
         tenants, quotas = self._cluster_state.view.tenants, self._cluster_state.quotas

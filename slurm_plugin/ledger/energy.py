@@ -11,7 +11,6 @@ from slicewise.cluster.rpc.energy_messages import EnergyPostRequest
 from slicewise.cluster.runtime.database import reading, writing
 from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
 from slicewise.slurm_plugin.rules.accounting.energy import (
-    CheckedBoard,
     EnergyRow,
     UnmeasuredRow,
 )
@@ -97,15 +96,6 @@ HAVING sum(least(r.end_s, d.until_s, :until_s) - greatest(r.start_s, d.from_s, :
 """.replace("SERVICE_OF_RUN", _SERVICE)
 """Runs of which no meter has seen anything."""
 
-_CHECKED = """
-SELECT node, gpu_uuid, min(model) AS model, sum(checked_mj)::bigint AS checked_mj,
-       sum(power_mj)::bigint AS power_mj
-  FROM slicewise.energy_boards
- WHERE cluster = :cluster AND measure = 'counter'
-   AND hour_s > extract(epoch FROM now() - interval '2 days')
- GROUP BY 1, 2 ORDER BY 1, 2
-"""
-
 _TOKENS = """
 SELECT service, day::text AS day, sum(prompt_tokens + output_tokens)::bigint AS tokens
   FROM slicewise.usage_days
@@ -172,13 +162,6 @@ class Energy(LedgerPart):
         """Tokens of services, by service and day."""
         rows = self._read(_TOKENS, wanted)
         return {(row["service"], row["day"]): row["tokens"] for row in rows}
-
-    def checked(self) -> tuple[CheckedBoard, ...]:
-        """What counters and power say of the same time, of the last two days, by board."""
-        with reading(self._engine) as connection:
-            connection.execute(_DEADLINE)
-            rows = connection.execute(text(_CHECKED), {"cluster": self._cluster})
-            return tuple(CheckedBoard(**row) for row in rows.mappings())
 
     def _read(self, query: str, wanted: WantedEnergy, **others: int) -> list[Any]:
         words = {

@@ -15,7 +15,7 @@ from slicewise.cluster.runtime.leader_lock import LIVES
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.slurm_plugin.ledger import schema_revisions
 from slicewise.slurm_plugin.ledger.schema_revisions import BASE
-from slicewise.slurm_plugin.rules.common.ledger_facts import LedgerFacts, LockHolder
+from slicewise.slurm_plugin.rules.common.ledger_facts import CheckedBoard, LedgerFacts, LockHolder
 
 READS_LONG_S, RUNS_LONG_S = 3600, 3600
 _LOOKS_AGAIN_S = 2.0
@@ -95,6 +95,13 @@ SELECT held.role, held.application, held.name AS what,
    AND clock_timestamp() - held.taken_at > interval '{RUNS_LONG_S} s'
 """)  # noqa: S608
 """Locks that a run has had for long. A leader's is meant to last."""
+_BOARDS = text("""
+SELECT node, gpu_uuid, min(model) AS model, sum(checked_mj)::bigint AS checked_mj,
+       sum(power_mj)::bigint AS power_mj
+  FROM slicewise.energy_boards
+ WHERE measure = 'counter' AND hour_s > extract(epoch FROM now() - interval '2 days')
+ GROUP BY cluster, node, gpu_uuid ORDER BY cluster, node, gpu_uuid
+""")
 
 
 def ledger_facts(url: str) -> LedgerFacts:
@@ -131,6 +138,7 @@ def _with_others(facts: LedgerFacts, engine: Engine) -> LedgerFacts:
     with reading(engine) as connection:
         connected = connection.execute(_CONNECTED).one()
         taken = connection.execute(_TAKEN).all()
+        boards = connection.execute(_BOARDS).mappings().all()
         open_first = {session.number for session in connection.execute(_OPEN)}
     still = []
     if open_first:
@@ -148,6 +156,7 @@ def _with_others(facts: LedgerFacts, engine: Engine) -> LedgerFacts:
         connections=connected.of_all,
         most_connections=connected.most,
         most_connected=(connected.role, connected.open),
+        boards=tuple(CheckedBoard(**board) for board in boards),
     )
 
 

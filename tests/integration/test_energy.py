@@ -10,6 +10,7 @@ from slicewise.cluster.language.gpus.energy import EnergyMeasure, Split
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.energy_messages import EnergyPostRequest, ToldHour, ToldPart
 from slicewise.slurm_plugin.ledger.energy import WantedEnergy
+from slicewise.slurm_plugin.ledger.server_facts import ledger_facts
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.accounting.energy import EnergyRow
 from slicewise.slurm_plugin.rules.accounting.types import (
@@ -209,5 +210,5 @@ def test_runs_that_no_meter_saw_are_told_by_the_day(books: Books) -> None:
 def test_boards_are_compared_with_their_power(books: Books) -> None:
     hour = books.hour({0: 1000}, hour=28)
     books.tell(hour.model_copy(update={"power_mj": 700}))
-    (board,) = books.ledger.energy.checked()
+    (board,) = ledger_facts(books.url).boards
     assert (board.node, board.checked_mj, board.power_mj) == ("gpu01", 1000, 700)

@@ -14,12 +14,19 @@ from prometheus_client.parser import text_string_to_metric_families
 from stand_ins.scripted import ScriptedSlurm, job, settings, sync_of
 
 from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.gpus.energy import EnergyMeasure, Split
 from slicewise.cluster.language.jobs import JobView, NodeView
 from slicewise.cluster.language.leader import ALONE
 from slicewise.cluster.language.meters import TOKENS
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.slurm.unread import RECORDS, Unread
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.rpc.energy_messages import (
+    EnergyPostRequest,
+    ToldHour,
+    ToldPart,
+    ToldPower,
+)
 from slicewise.cluster.slurm.unread_log import UnreadLog
 from slicewise.slurm_plugin.admission_server.pipe import Decided, Decisions
 from slicewise.slurm_plugin.admission_server.worker_process import AdmissionProcess
@@ -65,6 +72,8 @@ async def busy(monkeypatch: pytest.MonkeyPatch) -> Metrics:
     cluster_state.quotas.left_tokens = {"vision": 1_500, "nlp": 7}
     cluster_state.money_budgets = (MoneyBudgetStatus("vision", 9_000_000, -5, 0.8),)
     await cluster_state.turn()
+    for energy_mj in (0, 5000):
+        cluster_state.node_power.hear(told_energy(energy_mj), ())
     admission = AdmissionProcess(Path("a.sock"), "enforce", frozenset(), metrics.decided)
     admission._count(Decisions((DECIDED, DECIDED), dropped=4))
     unread = UnreadLog(lambda *_, **__: None)
@@ -90,7 +99,28 @@ def samples(busy: Metrics) -> dict[tuple[str, str], float]:
     }
 
 
+HOUR_S = 1_764_500_400
+
+
+def told_energy(energy_mj: int) -> EnergyPostRequest:
+    hour = ToldHour(
+        hour_s=HOUR_S,
+        gpu_uuid="GPU-1",
+        measure=EnergyMeasure.COUNTER,
+        model="H200-141GB",
+        energy_mj=energy_mj,
+        covered_ms=60_000,
+        checked_mj=0,
+        power_mj=0,
+        parts=(ToldPart(job_id=0, split=Split.IDLE, energy_mj=energy_mj),),
+    )
+    drawn = ToldPower(gpu_uuid="GPU-1", power_mw=68_500)
+    return EnergyPostRequest(node="gpu01", seen_by="m1", boards=(drawn,), hours=(hour,))
+
+
 SHOWN = {
+    ("slicewise_gpu_power_watts", "gpu01"): 68.5,
+    ("slicewise_gpu_energy_joules_total", ""): 5,
     ("slicewise_admission_decisions_total", "SW-QUOTA-NONE,refuse"): 2,
     ("slicewise_admission_duration_seconds_count", ""): 2,
     ("slicewise_admission_duration_seconds_bucket", "0.0002"): 0,

@@ -22,7 +22,7 @@ STEPS = st.lists(
     st.tuples(
         st.integers(1, 20_000_000),
         st.integers(-7_200_000, 7_200_000),
-        st.integers(0, 10**9),
+        st.integers(0, 2000),
         HOLDINGS,
     ),
     max_size=8,
@@ -45,8 +45,8 @@ def test_hours_add_up_to_the_counter(
     at = NodeMoment(1_764_500_400_000, 1, "a")
     known = metered(Metered("m1"), [board], at)
     counter_mj = 0
-    for elapsed_ms, set_ms, energy_mj, holdings in steps:
-        counter_mj += energy_mj
+    for elapsed_ms, set_ms, power_w, holdings in steps:
+        counter_mj += elapsed_ms * power_w
         at = NodeMoment(at.wall_ms + elapsed_ms + set_ms, at.up_ms + elapsed_ms, "a")
         known = metered(known, [replace(board, counter_mj=counter_mj, holdings=holdings)], at)
     assert sum(hour.energy_mj for hour in known.hours.values()) == counter_mj

@@ -9,6 +9,7 @@ from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.findings import Finding, warning
 from slicewise.cluster.language.gpus.power import POWERS
 from slicewise.cluster.language.units import GPU_MILLISLICES, Millislices
+from slicewise.slurm_plugin.rules.common.ledger_facts import CheckedBoard
 
 EnergyGroup = Literal["tenant", "service", "person", "day", "node"]
 """What a line is about; a person is one of a tenant."""
@@ -65,17 +66,6 @@ class UnmeasuredRow:
     service: str
     gres: Mapping[str, int] = field(hash=False)
     seconds: int
-
-
-@dataclass(frozen=True)
-class CheckedBoard:
-    """What a board's counter, and its power times time, say of the same hours."""
-
-    node: str
-    gpu_uuid: str
-    model: str
-    checked_mj: int
-    power_mj: int
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,17 @@ class LockHolder:
 
 
 @dataclass(frozen=True)
+class CheckedBoard:
+    """What a board's counter, and its power times time, say of the same hours."""
+
+    node: str
+    gpu_uuid: str
+    model: str
+    checked_mj: int
+    power_mj: int
+
+
+@dataclass(frozen=True)
 class LedgerFacts:
     """The ledger's database and its server.
 
@@ -40,6 +51,7 @@ class LedgerFacts:
         holders: who has had a lock for long.
         connections: that are open, of all databases; ``most_connections`` that may be.
         most_connected: the role that has most of them, and how many.
+        boards: with a meter that counts, in the last two days.
         dead_rows, live_rows: of ``bloated``, the table with the most dead rows.
     """
 
@@ -62,3 +74,4 @@ class LedgerFacts:
     connections: int = 0
     most_connections: int = 100
     most_connected: tuple[str, int] = ("", 0)
+    boards: tuple[CheckedBoard, ...] = ()
