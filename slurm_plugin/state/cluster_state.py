@@ -178,8 +178,7 @@ class ClusterState:
         self._looked: list[asyncio.Event] = []
         self._round: asyncio.Future[None] | None = None
         self.service_reports = ServiceReports(leader, self.pacing.stir)
-        self.events = RememberedEvents()
-        self.node_power = NodePower()
+        self.events, self.node_power = RememberedEvents(), NodePower()
         self.evictions = Evictions(leader, time.monotonic)
         self.requeues = Requeues()
         self.clock = SteadyClock()
