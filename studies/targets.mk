@@ -4,7 +4,7 @@ STUDIES_VENV := .venv-studies
 STUDIES_READY := $(STUDIES_VENV)/.ready
 STUDY := $(STUDIES_VENV)/bin/python -m studies
 
-.PHONY: studies-test bench-autoscale bench-autoscale-many bench-unseen-loads bench-lengths bench-forecasters bench-priorities bench-headline bench-simulator bench-first-tokens bench-capacity bench-prefix bench-placement bench-lending bench-queue-order bench-readers
+.PHONY: studies-test bench-autoscale bench-autoscale-many bench-unseen-loads bench-lengths bench-forecasters bench-priorities bench-headline bench-simulator bench-first-tokens bench-capacity bench-prefix bench-placement bench-lending bench-queue-order bench-readers study-energy
 
 $(STUDIES_READY): pyproject.toml requirements.lock
 	$(call ENVIRONMENT,$(STUDIES_VENV),product studies,300 MB on disk: some seconds)
@@ -51,6 +51,9 @@ bench-placement: $(STUDIES_READY) ## Study: MIG placement and profiles, beside o
 
 bench-lending: $(STUDIES_READY) ## Study: who must go, what starts on idle quota, how long lenders wait: build/reports/lending.json (minutes)
 	@$(STUDY).lending
+
+study-energy: $(STUDIES_READY) ## Study: joules for the same work beside other systems, and which lever saves what: build/reports/energy.json, .png (twenty minutes)
+	@$(STUDY).energy
 
 bench-queue-order: $(STUDIES_READY) ## Study: orders of a full service's queue: build/reports/queue_order.json (a minute)
 	@$(STUDY).queue_order

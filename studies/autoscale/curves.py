@@ -31,13 +31,15 @@ def point_of(outcome: Outcome, target: float) -> Point:
     }
 
 
-def slice_hours_at(points: Iterable[Point], attainment: float) -> float | None:
-    """The fewest slice-hours for that attainment; None if no setting reaches it.
+def slice_hours_at(
+    points: Iterable[Point], attainment: float, cost: str = "slice_hours"
+) -> float | None:
+    """The fewest slice-hours, or another ``cost``, for that attainment; None: none reaches it.
 
     Between two settings the value is linear in the logarithm of the share of late requests.
     """
     late = _late(attainment)
-    edge = lower_edge(points)
+    edge = lower_edge(points, cost)
     for (more, cheap), (less, dear) in pairwise(edge):
         if less <= late < more:
             share = log(more / late) / log(more / less)
@@ -99,10 +101,10 @@ def one_setting(
     return found
 
 
-def lower_edge(points: Iterable[Point]) -> list[tuple[float, float]]:
-    """(Share of late requests, slice-hours) of points that none beats in both; latest first."""
+def lower_edge(points: Iterable[Point], cost: str = "slice_hours") -> list[tuple[float, float]]:
+    """(Share of late requests, cost) of points that none beats in both; latest first."""
     edge: list[tuple[float, float]] = []
-    for late, hours in sorted((_late(p["attainment"]), p["slice_hours"]) for p in points):
+    for late, hours in sorted((_late(p["attainment"]), p[cost]) for p in points):
         if not edge or hours < edge[-1][1]:
             edge.append((late, hours))
     return edge[::-1]
