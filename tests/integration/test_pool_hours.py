@@ -400,7 +400,8 @@ def its_statements_add_up(books: Books) -> None:
     spans = price_spans(
         (), period_start_s(Period.DAY, days[0].start_s, ZONE), days[-1].start_s, ZONE
     )
-    billed = tuple(all_charges(books.ledger, WantedCharges(), spans, book, days[-1].start_s))
+    now_s = books.begin_s + 10**5
+    billed = tuple(all_charges(books.ledger, WantedCharges(), spans, book, now_s))
     assert sum(line.amount for line in billed) == used
     of_services = Counter[str]()
     for line in billed:
