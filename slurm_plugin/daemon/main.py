@@ -114,11 +114,7 @@ class _Daemon:
         self._money = MoneyLoop(ledger, self._cluster_state, settings.ledger.time_zone)
         self._history = HistoryLoop(settings, ledger, self._cluster_state)
         self._deciding = DecidingLoops(
-            settings,
-            slurm,
-            ledger,
-            self._cluster_state,
-            self._leader,
+            *(settings, slurm, ledger, self._cluster_state, self._leader),
             on_imagined=self._observations.imagined,
         )
         self._weights = NodeWeightLoop(settings, slurm, self._cluster_state)
