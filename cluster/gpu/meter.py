@@ -11,7 +11,7 @@ from pathlib import Path
 from slicewise.cluster.gpu import driver, nvml
 from slicewise.cluster.gpu.node_files import ROOT
 from slicewise.cluster.gpu.nvml_energy import Activity, counter_mj
-from slicewise.cluster.language.gpus.energy import NOBODY, BoardHolding, BoardReading
+from slicewise.cluster.language.gpus.energy import MOST_MW, NOBODY, BoardHolding, BoardReading
 from slicewise.cluster.language.gpus.inventory import Gpu, GpuProcess, Instance
 from slicewise.cluster.language.gpus.mig_profiles import model_of
 from slicewise.cluster.language.gpus.power import POWERS
@@ -46,7 +46,7 @@ def _reading(
         uuid=gpu.uuid,
         model=model,
         counter_mj=taken_mj,
-        power_mw=gpu.power_mw,
+        power_mw=gpu.power_mw if (gpu.power_mw or 0) <= MOST_MW else None,
         idle_mw=None if power is None else round(power.idle_w * 1000),
         holdings=tuple(_holdings(gpu, activity)),
     )

@@ -3,6 +3,7 @@
 NVML is open (``nvml.opened``). From Hopper on the driver samples the performance monitors (GPM).
 """
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -59,6 +60,8 @@ def _busy_ppm(before: Any, after: Any) -> int:
     if asked.metrics[0].nvmlReturn != nv.NVML_SUCCESS:
         raise nv.NVMLError(asked.metrics[0].nvmlReturn)
     percent = float(asked.metrics[0].value)
+    if math.isnan(percent):
+        raise nv.NVMLError(nv.NVML_ERROR_NO_DATA)
     return round(min(max(percent, 0.0), 100.0) * _PPM_OF_PERCENT)
 
 

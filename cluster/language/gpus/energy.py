@@ -19,6 +19,7 @@ LONGEST_MS = 60_000
 """Readings further apart than this say nothing of who held the board between them."""
 MOST_MW = 2_000_000
 """No board takes more than two kilowatts: a counter that says so is not believed."""
+_SET_BACK_MS = 2 * HOUR_MS
 KEPT_MS = 144 * HOUR_MS
 """What a meter finds out later than this it tells nobody: the ledger's hours are closed by then."""
 
@@ -210,6 +211,8 @@ def metered(before: Metered, readings: Iterable[BoardReading], at: NodeMoment) -
     boards, hours = dict(before.boards), dict(before.hours)
     for reading in readings:
         last = boards.get(reading.uuid)
+        if last is not None and _is_mute(last, reading, at):
+            continue
         boards[reading.uuid] = LastSeen(at, reading.counter_mj, reading.power_mw)
         interval = _interval(last, reading, at) if last is not None else None
         for hour_s, part in _by_hour(interval, at.wall_ms) if interval is not None else ():
@@ -218,16 +221,32 @@ def metered(before: Metered, readings: Iterable[BoardReading], at: NodeMoment) -
     return replace(before, boards=boards, hours=hours)
 
 
+def _is_mute(last: LastSeen, reading: BoardReading, at: NodeMoment) -> bool:
+    """Whether a board that counts does not say how much. Its next reading has this time, too."""
+    counts = last.counter_mj is not None and last.at.boot == at.boot
+    return counts and reading.counter_mj is None
+
+
 def pruned(now: Metered, told: Mapping[BoardHourKey, BoardHour], wall_ms: int) -> Metered:
-    """Without hours that are over and told as they are, or too old to be told."""
-    hour_s = wall_ms // HOUR_MS * 3600
+    """Without hours that are over and told as they are, or too old to be told.
+
+    An hour is over two hours after its end, as clocks are set back, and not before its board was
+    read after its end: until then the board's next reading adds to it.
+    """
+    oldest_s = wall_ms // HOUR_MS * 3600 - KEPT_MS // 1000
     hours = {
         key: hour
         for key, hour in now.hours.items()
-        if key.hour_s >= hour_s - KEPT_MS // 1000
-        and (key.hour_s >= hour_s or told.get(key) != hour)
+        if key.hour_s >= oldest_s
+        and (told.get(key) != hour or not _is_over(key, now.boards.get(key.gpu_uuid), wall_ms))
     }
     return replace(now, hours=hours)
+
+
+def _is_over(key: BoardHourKey, last: LastSeen | None, wall_ms: int) -> bool:
+    end_ms = key.hour_s * 1000 + HOUR_MS
+    is_read = last is None or last.at.wall_ms >= end_ms
+    return is_read and wall_ms >= end_ms + _SET_BACK_MS
 
 
 def _interval(last: LastSeen, reading: BoardReading, at: NodeMoment) -> _Interval | None:

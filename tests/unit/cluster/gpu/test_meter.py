@@ -1,7 +1,9 @@
 """Tests the meter's adapter and the emulated driver, through real pynvml."""
 
 from collections.abc import Iterator
+from typing import Any
 
+import pynvml
 import pytest
 from stand_ins.emulated_gpus import FaultyDriver, amd_node, gpu_node
 
@@ -59,6 +61,25 @@ def test_the_driver_says_how_busy_an_instance_was_from_the_second_look_on(
     with meter.opened(node.host_root) as found:
         assert [held.activity_ppm for held in found.read()[0].holdings] == [None, None]
         assert [held.activity_ppm for held in found.read()[0].holdings] == [640_000, None]
+
+
+def test_what_the_driver_can_t_mean_is_not_known(
+    node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drivers say NaN of what they have no figure for, and watts of a sensor that failed."""
+    half = node.create(THREE_G)
+    node.hold(0, half.gi_id, 0, 11, 100)
+
+    def no_number(asked: Any) -> None:
+        asked.metrics[0].value = float("nan")
+
+    monkeypatch.setattr(pynvml, "nvmlGpmMetricsGet", no_number)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", lambda _: 4_294_967_295)
+    with meter.opened(node.host_root) as found:
+        found.read()
+        h200, _ = found.read()
+    assert [held.activity_ppm for held in h200.holdings] == [None]
+    assert h200.power_mw is None
 
 
 def test_a_board_that_is_lost_is_left_out(node: FaultyDriver) -> None:

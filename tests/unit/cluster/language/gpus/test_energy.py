@@ -172,7 +172,9 @@ def test_a_clock_that_was_set_loses_nothing() -> None:
     assert sum(one.energy_mj for one in known.hours.values()) == 21_000
 
 
-@pytest.mark.parametrize(("later_s", "kept"), [(0, 2), (3600, 1), (KEPT_MS // 1000 + 7200, 0)])
+@pytest.mark.parametrize(
+    ("later_s", "kept"), [(0, 2), (3600, 2), (7200, 1), (KEPT_MS // 1000 + 7200, 0)]
+)
 def test_hours_are_kept_until_they_are_told_and_over(later_s: int, kept: int) -> None:
     known = metered(Metered("m1"), [BOARD], at(1, wall_ms=NOON_MS - 6000))
     known = metered(known, [replace(BOARD, counter_mj=1000)], at(11, wall_ms=NOON_MS - 6000))
@@ -180,3 +182,22 @@ def test_hours_are_kept_until_they_are_told_and_over(later_s: int, kept: int) ->
     if later_s == 0:
         told = {}
     assert len(pruned(known, told, NOON_MS + later_s * 1000).hours) == kept
+
+
+def test_an_hour_is_kept_until_its_board_was_read_after_it() -> None:
+    """A board may be lost over the end of an hour: what its counter then has is added to both."""
+    known = metered(Metered("m1"), [BOARD], at(1, wall_ms=NOON_MS - 60_000))
+    known = metered(known, [replace(BOARD, counter_mj=1000)], at(11, wall_ms=NOON_MS - 60_000))
+    known = pruned(known, known.hours, NOON_MS + 4 * HOUR_MS)
+    late = at(60 + 4 * 3600, wall_ms=NOON_MS - 60_000)
+    known = metered(known, [replace(BOARD, counter_mj=9_000_000)], late)
+    assert sum(one.energy_mj for one in known.hours.values()) == 9_000_000
+    assert hour(known, HOUR_S - 3600)[IDLE] > 1000
+    assert len(pruned(known, known.hours, late.wall_ms).hours) == 2
+
+
+def test_a_counter_that_is_silent_once_loses_nothing() -> None:
+    holding = (BoardHolding(7, (9,)),)
+    known = seen((1, 0, holding), (11, None, holding), (21, 4_000_000, holding))
+    assert hour(known) == {IDLE: 1_600_000, Part(9, Split.ALONE): 2_400_000}
+    assert {key.measure for key in known.hours} == {EnergyMeasure.COUNTER}
