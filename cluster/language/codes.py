@@ -378,9 +378,11 @@ class Code(StrEnum):
         Give each entry a key of its own.
         """)
     BUDGET_LOW = ("SW-BUDGET-LOW", Area.LEDGER, ExitCode.FAILED, """
-        A budget and its overdraft are used up, or end before the period does as jobs use it now.
+        A budget and its overdraft are used up, or end before the period does as jobs use it now. Or
+        of a budget in money the part is used of which the tariff warns: nothing ends for it.
 
-        `slicewise budget grant TENANT --amount SLICE_HOURS --reason WHY`, or fewer jobs.
+        `slicewise budget grant TENANT --amount SLICE_HOURS --reason WHY`, or fewer jobs. Of money
+        `slicewise ledger invoice --tenant TENANT --by service` says for what.
         """)
     CLUSTER_NAME = ("SW-CLUSTER-NAME", Area.LEDGER, ExitCode.REFUSED, """
         `[cluster] name` is not slurmctld's ClusterName. Nothing was changed.

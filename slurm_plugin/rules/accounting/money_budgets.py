@@ -27,6 +27,16 @@ class MoneyBudgetStatus:
     left_millionths: int
     warn_at: float
 
+    @property
+    def used_millionths(self) -> int:
+        """What the tenant and those below it were charged in the period."""
+        return self.amount_millionths - self.left_millionths
+
+    @property
+    def is_low(self) -> bool:
+        """Whether the part is used of which the tariff warns."""
+        return self.used_millionths >= self.warn_at * self.amount_millionths
+
 
 def first_period_s(budgets: Iterable[MoneyBudget], now_s: int, zone: str) -> int:
     """When the longest of the running periods began; ``now_s`` without budgets."""

@@ -42,7 +42,7 @@ def attention(
     ``services`` and ``tenants`` are those that the reader may see.
     """
     findings = [*_of_services(services, facts), *_of_tenants(tenants, facts, reader)]
-    findings += [*_of_waiting(facts, reader), *_of_barred(facts, reader)]
+    findings += [*_of_money(facts, reader), *_of_waiting(facts, reader), *_of_barred(facts, reader)]
     if reader.tenants is None:
         findings = [*_of_site(facts), *_of_nodes(managed_nodes(facts), facts), *findings]
     ranks = list(Severity)
@@ -201,6 +201,20 @@ def _of_tenants(
                 what=f"the budget of {tenant.name} lasts {lasts_s / 3600:,.1f} h as it is used now,"
                 f" and its period {(tenant.resets_s - facts.now_s) / 3600:,.1f} h",
                 command=command,
+            )
+
+
+def _of_money(facts: OverviewFacts, reader: Reader) -> Iterator[AttentionItem]:
+    """Yield tenants that have used the part of their budget in money of which the tariff warns."""
+    for budget in facts.money_budgets:
+        if budget.is_low and reader.may_read(budget.tenant):
+            # Not rounded up: all of it is said where all of it is used.
+            used = 100 * budget.used_millionths // budget.amount_millionths
+            yield _warning(
+                Code.BUDGET_LOW,
+                f"{budget.tenant} has used {used:,} % of its budget in money",
+                f"slicewise ledger invoice --tenant {budget.tenant} --by service",
+                about=budget.tenant,
             )
 
 

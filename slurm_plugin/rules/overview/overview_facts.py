@@ -11,6 +11,7 @@ from slicewise.cluster.language.gpus.mig_profiles import Board, WholeBoard
 from slicewise.cluster.language.jobs import ALLOTTED, JobTag, JobView, NodeView, is_resting
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.messages import ServiceReport, ServiceView
+from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
 from slicewise.slurm_plugin.rules.common.costs import job_cost
 from slicewise.slurm_plugin.rules.quota.jobs import by_priority, is_managed
 from slicewise.slurm_plugin.rules.quota.nodes import gpus_on_nodes
@@ -91,6 +92,7 @@ class OverviewFacts:
         grace_s: seconds within which a lender has recalled quota back.
         overcommitment: how quotas exceed the cluster; None if they do not.
         loans, recalls: as the ledger had them at the last round.
+        money_budgets: of tariffs, as of the last ten minutes.
         barred: jobs that lack quota and are lent none, by job id.
     """
 
@@ -125,6 +127,7 @@ class OverviewFacts:
     barred: Mapping[int, BarredJob] = field(default_factory=dict, hash=False)
     loans: tuple[Loan, ...] = ()
     recalls: tuple[Recall, ...] = ()
+    money_budgets: tuple[MoneyBudgetStatus, ...] = ()
 
     @cached_property
     def waiting(self) -> tuple[JobView, ...]:

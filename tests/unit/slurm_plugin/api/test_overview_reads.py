@@ -24,6 +24,7 @@ from slicewise.slurm_plugin.api.guests import GuestLogins
 from slicewise.slurm_plugin.api.keys import ServiceKeys
 from slicewise.slurm_plugin.api.rate_limit import RateLimiter
 from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
 from slicewise.slurm_plugin.rules.overview.overview import overview
 from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts
 from slicewise.slurm_plugin.state.cluster_state import ClusterState
@@ -108,6 +109,15 @@ async def test_it_needs_neither_slurm_nor_the_ledger(state: ClusterState):
     assert answer.gpus[0].instances[0].job == "1"
     assert (answer.cluster, answer.mode, answer.complete) == ("cluster", "enforce", True)
     assert slurm.done == []
+
+
+async def test_budgets_in_money_are_told_as_they_were_last_looked_at(state: ClusterState):
+    state.money_budgets = (MoneyBudgetStatus("vision", 1_000_000, 0, 0.8),)
+    for reader in (ROOT, ALICE):
+        answer = await asked(Reads(settings(), ScriptedSlurm(), ScriptedLedger(), state), reader)
+        assert [one.what for one in answer.attention if one.about == "vision"] == [
+            "vision has used 100 % of its budget in money"
+        ]
 
 
 async def test_each_reader_is_told_own_things_and_the_same_for_a_second(

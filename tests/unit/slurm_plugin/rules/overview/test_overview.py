@@ -23,6 +23,8 @@ from slicewise.cluster.language.keep_warm import WarmDay
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import MillisliceSeconds
 from slicewise.cluster.rpc.overview_messages import AttentionItem, OverviewAnswer, ServiceNow
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
 from slicewise.slurm_plugin.rules.overview.gpus import sharing_types
 from slicewise.slurm_plugin.rules.overview.overview import overview
 from slicewise.slurm_plugin.rules.overview.overview_facts import (
@@ -440,6 +442,22 @@ def test_an_overdraft_counts_as_left():
     policy = with_budget(overdraft=1000)
     now = facts(left_millislice_s={"lab": -500}, policy=policy, resets_s={"lab": None})
     assert overview(now, ROOT).attention == ()
+
+
+def test_a_budget_in_money_is_told_of_from_the_part_on_of_which_the_tariff_warns():
+    def told(left: int, reader: Principal) -> list[tuple[Severity, str]]:
+        budget = MoneyBudgetStatus("vision", 10_500_000, left, 0.8)
+        answer = overview(facts(money_budgets=(budget,)), reader)
+        return [(one.severity, one.what) for one in answer.attention]
+
+    warned = [(Severity.WARNING, "vision has used 80 % of its budget in money")]
+    for reader in (ROOT, ALICE):
+        assert told(2_100_000, reader) == warned
+        assert told(2_100_001, reader) == []
+    # Never rounded up to all of it; and what is beyond it is said.
+    assert "99 %" in told(1, ALICE)[0][1]
+    assert "120 %" in told(-2_100_000, ALICE)[0][1]
+    assert told(0, replace(ALICE, tenants=frozenset({"nlp", "lab"}))) == []
 
 
 def test_quotas_beyond_the_cluster_are_told_with_the_nodes_that_have_gone():
