@@ -115,7 +115,7 @@ async def test_budgets_in_money_are_told_as_they_were_last_looked_at(state: Clus
     state.money_budgets = (MoneyBudgetStatus("vision", 1_000_000, 0, 0.8),)
     for reader in (ROOT, ALICE):
         answer = await asked(Reads(settings(), ScriptedSlurm(), ScriptedLedger(), state), reader)
-        assert [one.what for one in answer.attention if one.about == "vision"] == [
+        assert [one.what for one in answer.attention if one.code == "SW-BUDGET-LOW"] == [
             "vision has used 100 % of its budget in money"
         ]
 
