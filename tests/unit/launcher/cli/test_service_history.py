@@ -13,7 +13,12 @@ from typer.testing import CliRunner, Result
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.service import directives_of_script
 from slicewise.cluster.rpc.messages import CheckRequest, SubmitAnswer, ViewAnswer, ViewRequest
-from slicewise.cluster.rpc.read_messages import GenerationsAnswer, GenerationsRequest
+from slicewise.cluster.rpc.read_messages import (
+    GenerationsAnswer,
+    GenerationsRequest,
+    SlicePriceAnswer,
+    SlicePriceRequest,
+)
 from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.sbatch import Submitted
 from slicewise.launcher.cli import service as cli
@@ -86,6 +91,7 @@ def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     view = ViewAnswer(observed_s=1.0, complete=True, services=(living,), tenants=())
     admitted = SubmitAnswer(action="admit", gres="gpu:1g.10gb:1")
     answer_in_its_place(monkeypatch, CheckRequest, lambda _: admitted)
+    answer_in_its_place(monkeypatch, SlicePriceRequest, lambda _: SlicePriceAnswer())
     answer_in_its_place(monkeypatch, ViewRequest, lambda _: view)
     answer_in_its_place(
         monkeypatch,

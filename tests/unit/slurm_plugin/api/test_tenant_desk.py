@@ -29,6 +29,11 @@ from slicewise.slurm_plugin.common.budget_requests import (
     BudgetEnterRequest,
     BudgetSetRequest,
 )
+from slicewise.slurm_plugin.common.tariff_requests import (
+    TariffApplyRequest,
+    TariffPlanRequest,
+    TariffsRequest,
+)
 from slicewise.slurm_plugin.common.tenant_requests import (
     InForceRequest,
     QuotaSetRequest,
@@ -52,7 +57,9 @@ MODULES = {
         *(compile_requests, quota_file_requests, record_requests, repartition_requests),
     )
 }
-OURS = [kind for kind in requests() if kind.__module__ in MODULES or kind is ForgetPersonRequest]
+OTHERS = {ForgetPersonRequest, TariffApplyRequest, TariffPlanRequest, TariffsRequest}
+"""Of modules that have requests of users, too."""
+OURS = [kind for kind in requests() if kind.__module__ in MODULES or kind in OTHERS]
 FIELDS: dict[str, Any] = {
     "tenant": "vision",
     "parent": "",
@@ -68,6 +75,7 @@ FIELDS: dict[str, Any] = {
     "packed": "",
     "errand": "0123456789abcdef",
     "file": "quotas.toml",
+    "text": "",
 }
 
 
