@@ -90,6 +90,14 @@ AS $$
                checked_mj = excluded.checked_mj, power_mj = excluded.power_mj
          WHERE b.energy_mj <= excluded.energy_mj
         RETURNING hour_s, gpu_uuid, measure
+    ), gone AS (
+        -- Parts that it no longer has: its file is an older one, of a copied or restored disk.
+        DELETE FROM slicewise.energy_hours h USING told JOIN boards USING (hour_s, gpu_uuid, measure)
+         WHERE (h.cluster, h.hour_s, h.node, h.gpu_uuid, h.measure, h.seen_by)
+               = (of_cluster, told.hour_s, of_node, told.gpu_uuid, told.measure, meter)
+           AND h.energy_mj > 0
+           AND NOT EXISTS (SELECT FROM jsonb_to_recordset(told.parts) AS p (job_id bigint, split text)
+                            WHERE (p.job_id, p.split) = (h.job_id, h.split))
     )
     INSERT INTO slicewise.energy_hours
            (cluster, hour_s, node, gpu_uuid, measure, seen_by, job_id, split, energy_mj)

@@ -71,9 +71,11 @@ WITH runs AS (
      WHERE (r.cluster, r.meter) = (:cluster, 'slice-seconds') AND r.start_s < :until_s
        AND (CAST(:tenants AS text[]) IS NULL OR r.tenant = ANY (CAST(:tenants AS text[])))
        AND NOT EXISTS (SELECT FROM slicewise.energy_hours e
-                        WHERE (e.cluster, e.job_id) = (:cluster, r.job_id))
+                        WHERE (e.cluster, e.job_id) = (:cluster, r.job_id)
+                          AND e.hour_s > r.start_s - 3600)
        AND NOT EXISTS (SELECT FROM slicewise.energy_days e
-                        WHERE (e.cluster, e.job_id) = (:cluster, r.job_id))
+                        WHERE (e.cluster, e.job_id) = (:cluster, r.job_id)
+                          AND e.day >= (to_timestamp(r.start_s) AT TIME ZONE :zone)::date)
 )
 SELECT to_char(d.day, 'YYYY-MM-DD') AS day, r.tenant, r.user_name AS person,
        coalesce(s.service, '') AS service, r.gres,

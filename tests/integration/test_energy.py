@@ -207,6 +207,23 @@ def test_runs_that_no_meter_saw_are_told_by_the_day(books: Books) -> None:
     assert all(row.gres == {"1g.18gb": 2} for row in rows)
 
 
+def test_what_a_meter_saw_of_another_run_of_the_same_number_is_not_the_run_s(books: Books) -> None:
+    books.end(books.run(11, "vision"), HOUR_S // 2)
+    books.tell(books.hour({11: 300}))
+    books.end(books.run(11, "nlp", after_s=25 * HOUR_S), 26 * HOUR_S)
+    rows = books.ledger.energy.unmeasured(books.wanted(), books.begin_s + 30 * HOUR_S)
+    assert {(row.tenant, row.seconds) for row in rows} == {("nlp", HOUR_S)}
+
+
+def test_of_a_meter_with_an_older_file_the_larger_sum_has_its_own_parts(books: Books) -> None:
+    books.tell(books.hour({0: 1000, 11: 300, 12: 200, 13: 0}))
+    books.tell(books.hour({0: 2000, 11: 100}))
+    assert sum(books.by_tenant().values()) == 2100
+    assert books.is_right()
+    rows = books.ledger.energy.unmeasured(books.wanted(), books.begin_s + 3 * HOUR_S)
+    assert rows == ()
+
+
 def test_boards_are_compared_with_their_power(books: Books) -> None:
     hour = books.hour({0: 1000}, hour=28)
     books.tell(hour.model_copy(update={"power_mj": 700}))
