@@ -124,3 +124,10 @@ class EnergyPostRequest(Request, Asks[DoneAnswer], post="energy", asker="operato
     seen_by: Boot
     boards: tuple[ToldPower, ...] = Field(max_length=MOST_BOARDS)
     hours: tuple[ToldHour, ...] = Field(max_length=MOST_PARTS)
+
+    @model_validator(mode="after")
+    def _hours_are_there_once(self) -> Self:
+        keys = {(hour.hour_s, hour.gpu_uuid, hour.measure) for hour in self.hours}
+        if len(keys) < len(self.hours):
+            raise ValueError("an hour of a board is there twice")
+        return self

@@ -3,12 +3,14 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.jobs import ALLOTTED, JobView
 from slicewise.cluster.language.leader import Leader
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.energy_messages import EnergyPostRequest
@@ -25,11 +27,21 @@ from slicewise.slurm_plugin.rules.accounting.energy import (
     EnergySums,
     PricedType,
     energy_sums,
+    with_silent,
 )
 from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 MOST_ROWS = 50_000
 _DAY_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class _Jobs:
+    """Slurm's jobs: their tenants, and which have GPUs on a node."""
+
+    seen: tuple[JobView, ...] = ()
+    tenants: Mapping[int, str] = field(default_factory=dict, hash=False)
+    by_node: Mapping[str, Sequence[int]] = field(default_factory=dict, hash=False)
 
 
 class EnergyBooks:
@@ -47,6 +59,7 @@ class EnergyBooks:
         self._leader = leader
         self._zone = zone
         self._fold_due_s = 0.0
+        self._sorted = _Jobs()
 
     async def note(self, request: EnergyPostRequest, _: Caller) -> DoneAnswer:
         """Keep what a node's meter has seen.
@@ -60,12 +73,27 @@ class EnergyBooks:
                 f"Slurm shows no node {request.node!r}.",
                 "Say its name in slurm.conf: slicewise node meter --node NAME",
             )
-        await asyncio.to_thread(self._ledger.energy.note, request)
-        self._cluster_state.node_power.hear(request, self._cluster_state.jobs)
+        jobs = self._jobs()
+        silent = with_silent(request.hours, jobs.by_node.get(request.node, ()))
+        noted = request.model_copy(update={"hours": silent})
+        await asyncio.to_thread(self._ledger.energy.note, noted)
+        self._cluster_state.node_power.hear(request, jobs.tenants)
         if time.monotonic() >= self._fold_due_s:
             self._fold_due_s = time.monotonic() + _DAY_S
             await asyncio.to_thread(self._ledger.energy.fold, self._zone)
         return DoneAnswer()
+
+    def _jobs(self) -> _Jobs:
+        """Meters of many nodes tell between two looks at Slurm's jobs: they are sorted once."""
+        seen = self._cluster_state.jobs
+        if self._sorted.seen is not seen:
+            by_node = defaultdict[str, list[int]](list)
+            for job in seen:
+                if job.state in ALLOTTED and any(name.startswith("gres/gpu") for name in job.tres):
+                    for node in job.nodes:
+                        by_node[node].append(job.job_id)
+            self._sorted = _Jobs(seen, {job.job_id: job.account for job in seen}, by_node)
+        return self._sorted
 
 
 def energy_use(

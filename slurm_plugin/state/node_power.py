@@ -2,23 +2,26 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slicewise.cluster.language.gpus.energy import NOBODY
-from slicewise.cluster.language.jobs import JobView
 from slicewise.cluster.rpc.energy_messages import EnergyPostRequest
 
 FRESH_S = 180.0
 """What a node told longer ago is not what it draws now: a meter tells each minute."""
+_KEPT_S = 3 * 3600
+"""So long before the newest hour of a message parts are remembered that may be told again."""
+
+_Parts = Mapping[tuple[int, str, str, str, int], int]
+"""Millijoules by hour, meter, board, measure and job."""
 
 
 @dataclass(frozen=True)
 class _Told:
     at_monotonic_s: float
     power_mw: int
-    parts: Mapping[tuple[int, str, str, int], int]
-    """Millijoules by hour, board, measure and job."""
+    parts: _Parts
 
 
 class NodePower:
@@ -28,22 +31,26 @@ class NodePower:
         self._told: dict[str, _Told] = {}
         self.energy_mj: Counter[str] = Counter()
 
-    def hear(self, told: EnergyPostRequest, jobs: Iterable[JobView]) -> None:
-        """Take over what a node's meter told: what is new since it told before is counted."""
-        parts = Counter[tuple[int, str, str, int]]()
-        for hour in told.hours:
-            for part in hour.parts:
-                key = (hour.hour_s, hour.gpu_uuid, hour.measure.value, part.job_id)
-                parts[key] += part.energy_mj
+    def hear(self, told: EnergyPostRequest, tenants: Mapping[int, str]) -> None:
+        """Take over what a node's meter told: what is new since it told before is counted.
+
+        ``tenants`` are those of Slurm's jobs.
+        """
+        parts = _parts(told)
         before = self._told.get(told.node)
+        earlier = {} if before is None else before.parts
         if before is not None:
-            tenants = {job.job_id: job.account for job in jobs} | {NOBODY: ""}
             for key, energy_mj in parts.items():
-                more_mj = energy_mj - before.parts.get(key, 0)
+                more_mj = energy_mj - earlier.get(key, 0)
                 if more_mj > 0:
-                    self.energy_mj[tenants.get(key[-1], "")] += more_mj
+                    tenant = "" if key[-1] == NOBODY else tenants.get(key[-1], "")
+                    self.energy_mj[tenant] += more_mj
+        # A message has only hours that have changed: what others said stays known.
+        both = {**earlier, **{key: max(part, earlier.get(key, 0)) for key, part in parts.items()}}
+        oldest_s = max((key[0] for key in parts), default=0) - _KEPT_S
+        kept = {key: part for key, part in both.items() if key[0] >= oldest_s}
         power_mw = sum(board.power_mw for board in told.boards)
-        self._told[told.node] = _Told(time.monotonic(), power_mw, parts)
+        self._told[told.node] = _Told(time.monotonic(), power_mw, kept)
 
     def watts(self) -> Mapping[str, float]:
         """What nodes draw that told it lately."""
@@ -53,3 +60,12 @@ class NodePower:
             for node, told in sorted(self._told.items())
             if told.at_monotonic_s >= fresh_s
         }
+
+
+def _parts(told: EnergyPostRequest) -> _Parts:
+    parts = Counter[tuple[int, str, str, str, int]]()
+    for hour in told.hours:
+        for part in hour.parts:
+            key = (hour.hour_s, told.seen_by, hour.gpu_uuid, hour.measure.value, part.job_id)
+            parts[key] += part.energy_mj
+    return parts

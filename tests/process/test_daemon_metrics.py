@@ -73,7 +73,7 @@ async def busy(monkeypatch: pytest.MonkeyPatch) -> Metrics:
     cluster_state.money_budgets = (MoneyBudgetStatus("vision", 9_000_000, -5, 0.8),)
     await cluster_state.turn()
     for energy_mj in (0, 5000):
-        cluster_state.node_power.hear(told_energy(energy_mj), ())
+        cluster_state.node_power.hear(told_energy(energy_mj), {})
     admission = AdmissionProcess(Path("a.sock"), "enforce", frozenset(), metrics.decided)
     admission._count(Decisions((DECIDED, DECIDED), dropped=4))
     unread = UnreadLog(lambda *_, **__: None)

@@ -7,8 +7,10 @@ from typing import Literal
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.findings import Finding, warning
+from slicewise.cluster.language.gpus.energy import NOBODY, Split
 from slicewise.cluster.language.gpus.power import POWERS
 from slicewise.cluster.language.units import GPU_MILLISLICES, Millislices
+from slicewise.cluster.rpc.energy_messages import ToldHour, ToldPart
 from slicewise.slurm_plugin.rules.common.ledger_facts import CheckedBoard
 
 EnergyGroup = Literal["tenant", "service", "person", "day", "node"]
@@ -162,6 +164,23 @@ def energy_sums(
         key = tuple(getattr(row, name, "") for name in LINE_FIELDS[by])
         sums[key] = sums[key].plus(replace(more, carbon_g=carbon_g))
     return dict(sorted(sums.items()))
+
+
+def with_silent(hours: Sequence[ToldHour], job_ids: Iterable[int]) -> tuple[ToldHour, ...]:
+    """What a node's meter told, with parts of 0 for the node's jobs whose processes hold no board.
+
+    Their board is measured, so the table of watts must not count them beside it.
+    """
+    if not hours:
+        return ()
+    told = {part.job_id for hour in hours for part in hour.parts}
+    newest = max(range(len(hours)), key=lambda index: hours[index].hour_s)
+    parts = tuple(
+        ToldPart(job_id=job_id, split=Split.ALONE, energy_mj=0)
+        for job_id in sorted(set(job_ids) - told - {NOBODY})
+    )
+    now = hours[newest].model_copy(update={"parts": hours[newest].parts + parts})
+    return (*hours[:newest], now, *hours[newest + 1 :])
 
 
 def counter_findings(checked: Sequence[CheckedBoard]) -> tuple[Finding, ...]:

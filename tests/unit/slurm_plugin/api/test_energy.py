@@ -1,0 +1,98 @@
+"""Tests what the daemon books of what a meter tells."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from stand_ins.scripted import job
+
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.gpus.energy import EnergyMeasure, Split
+from slicewise.cluster.language.jobs import JobState
+from slicewise.cluster.language.leader import ALONE
+from slicewise.cluster.rpc.energy_messages import EnergyPostRequest, ToldHour, ToldPart
+from slicewise.slurm_plugin.api.energy import EnergyBooks
+from slicewise.slurm_plugin.state.node_power import NodePower
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+HOUR = ToldHour(
+    hour_s=1_764_500_400,
+    gpu_uuid="GPU-1",
+    measure=EnergyMeasure.COUNTER,
+    model="H200-141GB",
+    energy_mj=9,
+    covered_ms=60_000,
+    checked_mj=0,
+    power_mj=0,
+    parts=(
+        ToldPart(job_id=0, split=Split.IDLE, energy_mj=4),
+        ToldPart(job_id=901, split=Split.ALONE, energy_mj=5),
+    ),
+)
+GPU = {"gres/gpu:1g.18gb": "1"}
+
+
+class Kept:
+    """A ledger that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.noted: list[EnergyPostRequest] = []
+        self.note = self.noted.append
+
+    def fold(self, zone: str) -> int:
+        return 0
+
+
+def told(*hours: ToldHour, node: str = "gpu01") -> EnergyPostRequest:
+    return EnergyPostRequest(node=node, seen_by="m1", boards=(), hours=hours)
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+@pytest.fixture
+def books(kept: Kept) -> EnergyBooks:
+    running = JobState.RUNNING
+    state: Any = SimpleNamespace(
+        nodes=[SimpleNamespace(name="gpu01")],
+        jobs=(
+            job(1, running, nodes=("gpu01",), tres=GPU),
+            job(2, running, nodes=("gpu01",), tres=GPU),
+            job(3, running, nodes=("gpu02",), tres=GPU),
+            job(4, running, nodes=("gpu01",), tres={"cpu": "1"}),
+            job(5, JobState.ENDED, nodes=("gpu01",), tres=GPU),
+        ),
+        node_power=NodePower(),
+    )
+    ledger: Any = SimpleNamespace(energy=kept)
+    return EnergyBooks(ledger, state, ALONE, "UTC")
+
+
+async def test_a_job_that_opens_no_board_of_its_metered_node_is_seen_with_nothing(
+    books: EnergyBooks, kept: Kept
+) -> None:
+    """Else the table of watts would say of it what it does not take, beside the counter."""
+    caller: Any = None
+    older = HOUR.model_copy(update={"hour_s": HOUR.hour_s - 3600})
+    await books.note(told(older, HOUR), caller)
+    (noted,) = kept.noted
+    assert [len(hour.parts) for hour in noted.hours] == [2, 3]
+    assert noted.hours[1].parts[-1] == ToldPart(job_id=902, split=Split.ALONE, energy_mj=0)
+    await books.note(told(), caller)
+    assert kept.noted[-1].hours == ()
+
+
+async def test_a_node_that_slurm_does_not_have_is_refused(books: EnergyBooks, kept: Kept) -> None:
+    caller: Any = None
+    with pytest.raises(InvalidInputError, match="gpu09"):
+        await books.note(told(HOUR, node="gpu09"), caller)
+    assert kept.noted == []
+
+
+def test_an_hour_that_is_there_twice_is_refused() -> None:
+    with pytest.raises(ValidationError, match="twice"):
+        told(HOUR, HOUR)
