@@ -21,6 +21,8 @@ class Period(StrEnum):
 
 RENEWED = tuple(period for period in Period if period is not Period.NONE)
 """Periods after which a budget begins again."""
+DAYS_YEARS = range(1971, 2301)
+"""Years of days that people name: those before and after have no Unix seconds in every zone."""
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 LENGTH_S = {Period.DAY: 86_400, Period.WEEK: 7 * 86_400, Period.MONTH: 30 * 86_400}
 """Seconds of a period for rates, whatever the calendar has: a month is 30 days."""
@@ -44,8 +46,10 @@ def next_start_s(period: Period, at_s: int, zone: str) -> int | None:
 
 
 def midnight_s(day: object, zone: str) -> int | None:
-    """The Unix second at which a day begins in the zone; None for what is no date alone."""
-    if not isinstance(day, date) or isinstance(day, datetime):
+    """The Unix second at which a day begins in the zone; None for what is no date alone, or not of
+    ``DAYS_YEARS``.
+    """
+    if not isinstance(day, date) or isinstance(day, datetime) or day.year not in DAYS_YEARS:
         return None
     return _midnight_s(day, _zone(zone))
 

@@ -137,14 +137,15 @@ CREATE TABLE slicewise.share_days (
     service text,
     owner_payer text,
     replica_of text,
+    gpu_types text[],
     token_millislice_s bigint NOT NULL,
     idle_millislice_s bigint NOT NULL,
     weights jsonb NOT NULL,
     CONSTRAINT pk_share_days PRIMARY KEY (
-        cluster, day, tenant, payer, service, owner_payer, replica_of)
+        cluster, day, tenant, payer, service, owner_payer, replica_of, gpu_types)
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE slicewise.share_days
-    IS 'Sums of share entries by the day, the service, and that whose replica it was, and the weights of tokens of the newest hour. Changed by a function alone.';
+    IS 'Sums of share entries by the day, the service, that whose replica it was and its GPU types, and the weights of tokens of the newest hour. Changed by a function alone.';
 
 CREATE TABLE slicewise.transfers (
     id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_transfers PRIMARY KEY,

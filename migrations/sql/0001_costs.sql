@@ -22,7 +22,7 @@ WITH summed AS NOT MATERIALIZED (
            coalesce((array_agg(weights ORDER BY place) FILTER (WHERE weights IS NOT NULL))[1],
                     '{"prompt": 1000, "cached_prompt": 100, "output": 2000}') AS weights
       FROM (SELECT cluster, day, service, tenant AS payer, token_millislice_s AS tokens,
-                   idle_millislice_s AS idle, weights, (payer, owner_payer, replica_of) AS place
+                   idle_millislice_s AS idle, weights, (payer, owner_payer, replica_of, gpu_types) AS place
               FROM slicewise.share_days
              UNION ALL
             SELECT cluster, day, service, tenant, usage_millislice_s, 0, NULL, NULL

@@ -25,12 +25,13 @@ CREATE TABLE slicewise.pool_days (
     tenant text,
     payer text,
     service text,
+    gpu_types text[],
     millislice_s bigint NOT NULL,
     usage_millislice_s bigint NOT NULL,
-    CONSTRAINT pk_pool_days PRIMARY KEY (cluster, day, tenant, payer, service)
+    CONSTRAINT pk_pool_days PRIMARY KEY (cluster, day, tenant, payer, service, gpu_types)
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE slicewise.pool_days
-    IS 'By the day: what a service used of its pool''s other replicas, less what others used of its own; and in those hours alone that are shared among tenants, too. A tenant''s are zero together. Changed by a function alone.';
+    IS 'By the day: what a service used of its pool''s other replicas, less what others used of its own, by their GPU types; and in those hours alone that are shared among tenants, too. A tenant''s of the same types are zero together. Changed by a function alone.';
 
 -- What a process of the launcher has seen in all of each hour: of what it says again, or late, the
 -- largest counts. What is older than a week comes too late.
@@ -83,15 +84,21 @@ BEGIN
            AND old.cluster = of_cluster AND h.millislice_s = x.before
         RETURNING (to_timestamp(h.hour_s) AT TIME ZONE zone)::date AS day, x.tenant, x.payer,
                   h.service, x.owner, x.after - x.before AS more,
-                  h.usage_millislice_s - old.usage_millislice_s AS more_usage
+                  h.usage_millislice_s - old.usage_millislice_s AS more_usage,
+                  coalesce((SELECT ARRAY(SELECT jsonb_object_keys(r.gres) ORDER BY 1) FROM slicewise.runs r
+                             WHERE (r.cluster, r.meter, r.tenant, r.start_s, r.task)
+                                   = (of_cluster, 'slice-seconds', x.tenant, h.run_start_s,
+                                      h.array_job_id || '_' || h.index)
+                             LIMIT 1), '{}') AS gpu_types
     ), moved AS (
         INSERT INTO slicewise.pool_days AS d
-        SELECT of_cluster, c.day, c.tenant, c.payer, m.service, sum(m.amount), sum(m.usage)
+        SELECT of_cluster, c.day, c.tenant, c.payer, m.service, c.gpu_types, sum(m.amount),
+               sum(m.usage)
           FROM changed c
          CROSS JOIN LATERAL (VALUES (c.service, c.more, c.more_usage),
                                     (c.owner, -c.more, -c.more_usage)) AS m (service, amount, usage)
          WHERE (c.more, c.more_usage) <> (0, 0)
-         GROUP BY 2, 3, 4, 5 ORDER BY 2, 3, 4, 5
+         GROUP BY 2, 3, 4, 5, 6 ORDER BY 2, 3, 4, 5, 6
             ON CONFLICT ON CONSTRAINT pk_pool_days DO UPDATE
            SET millislice_s = d.millislice_s + excluded.millislice_s,
                usage_millislice_s = d.usage_millislice_s + excluded.usage_millislice_s

@@ -78,7 +78,7 @@ BEGIN
     SELECT r.cluster, e.day, e.tenant, coalesce(e.payer, e.tenant),
            r.tenant || '/' || CASE WHEN e.part = 'tokens' AND e.tenant <> r.tenant
                                    THEN coalesce(a.by_tenant, n.name) ELSE n.name END,
-           coalesce(r.payer, r.tenant), r.tenant || '/' || n.name,
+           coalesce(r.payer, r.tenant), r.tenant || '/' || n.name, ARRAY(SELECT jsonb_object_keys(r.gres) ORDER BY 1),
            coalesce(sum(e.amount) FILTER (WHERE e.part = 'tokens'), 0),
            coalesce(sum(e.amount) FILTER (WHERE e.part = 'idle'), 0),
            (array_agg(h.weights ORDER BY e.hour_s DESC))[1]
@@ -103,7 +103,7 @@ BEGIN
                     ORDER BY g.id DESC LIMIT 1),
                   a.name, '-') AS name) AS n
      WHERE e.id = ANY (entries)
-     GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7
+     GROUP BY 1, 2, 3, 4, 5, 6, 7, 8 ORDER BY 1, 2, 3, 4, 5, 6, 7, 8
         ON CONFLICT ON CONSTRAINT pk_share_days DO UPDATE
        SET token_millislice_s = d.token_millislice_s + excluded.token_millislice_s,
            idle_millislice_s = d.idle_millislice_s + excluded.idle_millislice_s,

@@ -9,7 +9,7 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields
-from functools import cache, partial
+from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
@@ -50,7 +50,8 @@ from slicewise.slurm_plugin.common.usage_requests import TokenUsageRequest
 from slicewise.slurm_plugin.ledger.keys import NewKey
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.usage_reads import UsageReader
-from slicewise.slurm_plugin.rules.accounting.charge_lines import RequestDay, key_cost, spans_of_days
+from slicewise.slurm_plugin.rules.accounting.charge_lines import RequestDay
+from slicewise.slurm_plugin.rules.accounting.usage_costs import UsedPart, usage_costs
 from slicewise.slurm_plugin.rules.common.connection_places import ConnectionLimits
 from slicewise.slurm_plugin.rules.services.marketplace import (
     AGENT,
@@ -289,15 +290,15 @@ class MarketplaceDoor:
         metadata = {"page": search.page, "total_pages": 1, "has_more": False}
         used = tuple(KeyUse(**line.model_dump(include=_USE)) for line in lines)
         book = await self._from_ledger(partial(self._ledger.tariffs.book, self._zone))
-        spans_of = spans_of_days({use.day for use in used}, book) if used else {}
+        places = {(use.day, tenant, use.service) for use in used if use.millislice_s}
+        mixes = await self._from_ledger(partial(self._ledger.tariffs.type_mixes, places))
 
-        def cost(use: KeyUse) -> int:
-            amounts = (use.requests, use.prompt_tokens, use.cached_prompt_tokens, use.output_tokens)
-            day = RequestDay(use.day, tenant, use.key_id, use.key_id, use.service, *amounts)
-            return key_cost(day, use.millislice_s, spans_of[use.day], book)
+        def activity() -> object:
+            parts = [_part(use, tenant) for use in used]
+            costs = dict(zip(used, usage_costs(parts, mixes, book), strict=True))
+            return daily_activity(used, aliases, lambda use: costs[use] or 0)
 
-        results = await asyncio.to_thread(daily_activity, used, aliases, cache(cost))
-        return {"results": results, "metadata": metadata}
+        return {"results": await asyncio.to_thread(activity), "metadata": metadata}
 
     async def _generate(self, order: OrderedKey, tenant: str) -> object:
         if not self._is_tenant(tenant):
@@ -415,6 +416,12 @@ class MarketplaceDoor:
                 f"Once in {_RATE.every_s:g} s is allowed: try again in {wait:.0f} s.",
             )
         self._used[tenant] = after_change(used, _RATE, now_s)
+
+
+def _part(use: KeyUse, tenant: str) -> UsedPart:
+    amounts = (use.requests, use.prompt_tokens, use.cached_prompt_tokens, use.output_tokens)
+    day = RequestDay(use.day, tenant, use.key_id, use.key_id, use.service, *amounts)
+    return UsedPart(day, use.millislice_s)
 
 
 def _token_in(file: Path) -> bytes:

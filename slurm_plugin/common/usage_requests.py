@@ -46,9 +46,12 @@ class TokenLine(Message):
         first_token_ms: mean milliseconds until the first token; None without any.
         millislice_s: what of the replicas' time was charged for it, of hours that are divided; of
             person and key ``-`` with idle time.
-        millionths: what that and the requests cost, in millionths of the tariff's currency; None
-            without a tariff, or where that would be of too many days and services.
+        millionths: what that and the requests cost, in millionths of the tariff's currency: of days
+            with a tariff, and of tenants that the reader belongs to. None if there is nothing of
+            that, or too much: more than 20,000 days, tenants and services.
+        priced_tokens: tokens of the requests of which that is the cost.
         list_millionths: what the tokens would cost by list prices; None without one.
+        listed_tokens: tokens that have a list price.
     """
 
     day: str = ""
@@ -64,7 +67,9 @@ class TokenLine(Message):
     first_token_ms: float | None = None
     millislice_s: int = 0
     millionths: int | None = None
+    priced_tokens: int = 0
     list_millionths: int | None = None
+    listed_tokens: int = 0
 
 
 class Unattributed(Message):

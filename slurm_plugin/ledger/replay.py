@@ -334,7 +334,7 @@ _POOL_DAYS = """
 WITH moved AS (
     SELECT cluster, day, tenant, payer,
            abs(sum(millislice_s)) + abs(sum(usage_millislice_s)) AS difference
-      FROM slicewise.pool_days GROUP BY 1, 2, 3, 4
+      FROM slicewise.pool_days GROUP BY 1, 2, 3, 4, gpu_types
 )
 SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
        (array_agg(format('pools of %s on %s, %s: what its services have of each other is off by %s',

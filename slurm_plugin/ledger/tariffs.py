@@ -22,6 +22,7 @@ from slicewise.slurm_plugin.rules.accounting.tariff import (
     document,
 )
 from slicewise.slurm_plugin.rules.accounting.tariff_file import EnteredTariff, check_entry
+from slicewise.slurm_plugin.rules.accounting.usage_costs import Place, TypeMixes
 from slicewise.slurm_plugin.rules.quota.tenants import check_words
 
 _DEADLINE = text("SET LOCAL statement_timeout = '8s'")
@@ -73,12 +74,27 @@ OFFSET :skip LIMIT :most
 """Parts of services' runs that others than the owner are charged, by the price of their hours."""
 
 _POOLED = text("""
-SELECT to_char(day, 'YYYY-MM-DD'), tenant, payer, service, millislice_s
+SELECT to_char(day, 'YYYY-MM-DD'), tenant, payer, gpu_types, service, millislice_s
   FROM slicewise.pool_days
  WHERE cluster = :cluster AND day = ANY (CAST(:days AS date[])) AND millislice_s <> 0
    AND (CAST(:tenants AS text[]) IS NULL OR tenant = ANY (:tenants))
    AND (CAST(:tenant AS text) IS NULL OR :tenant IN (tenant, payer))
- ORDER BY day, tenant, payer, service
+ ORDER BY day, tenant, payer, gpu_types, service
+""")
+
+_TYPE_MIXES = text("""
+SELECT to_char(day, 'YYYY-MM-DD'), tenant, service, gpu_types, sum(abs(amount))::bigint
+  FROM (SELECT cluster, day, tenant, service, gpu_types,
+               token_millislice_s + idle_millislice_s AS amount
+          FROM slicewise.share_days
+         UNION ALL
+        SELECT cluster, day, tenant, service, gpu_types, usage_millislice_s
+          FROM slicewise.pool_days) AS booked
+ WHERE cluster = :cluster AND amount <> 0
+   AND (day, tenant, service) IN (
+       SELECT * FROM unnest(CAST(:days AS date[]), CAST(:of_tenants AS text[]),
+                            CAST(:services AS text[])))
+ GROUP BY day, tenant, service, gpu_types
 """)
 
 _REQUESTS = text("""
@@ -166,7 +182,26 @@ class Tariffs(LedgerPart):
         given = {**self._given(wanted), "days": list(days)}
         with reading(self._engine) as connection:
             connection.execute(_DEADLINE)
-            return tuple(PooledDay(*row) for row in connection.execute(_POOLED, given))
+            return tuple(
+                PooledDay(day, tenant, payer, tuple(types), *rest)
+                for day, tenant, payer, types, *rest in connection.execute(_POOLED, given)
+            )
+
+    def type_mixes(self, places: Collection[Place]) -> TypeMixes:
+        """Of which GPU types the time was that tenants were charged for services on days."""
+        days, tenants, services = zip(*places, strict=True) if places else ((), (), ())
+        given = {
+            "cluster": self._cluster,
+            "days": list(days),
+            "of_tenants": list(tenants),
+            "services": list(services),
+        }
+        mixes: dict[Place, dict[tuple[str, ...], int]] = {}
+        with reading(self._engine) as connection:
+            connection.execute(_DEADLINE)
+            for day, tenant, service, types, amount in connection.execute(_TYPE_MIXES, given):
+                mixes.setdefault((day, tenant, service), {})[tuple(types)] = amount
+        return mixes
 
     def requests(
         self, wanted: WantedCharges, days: Sequence[str], skip: int, most: int

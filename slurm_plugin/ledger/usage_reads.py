@@ -71,17 +71,22 @@ class UsageReads(LedgerPart):
         reader: UsageReader,
         zone: str,
         most: int,
+        *,
         fields: Sequence[str] = (),
+        between: tuple[Sequence[str], Sequence[str]] | None = None,
     ) -> tuple[TokenLine, ...]:
         """So many lines of what the reader may see, in the order of what they are about.
 
-        That is what the request says, unless fields are named.
+        That is what the request says, unless fields are named. ``between`` are what the first and
+        the last one are about: the values of so many of the fields.
         """
         with reading(self._engine) as connection:
             connection.execute(_DEADLINE)
             seen = self._seen(connection, request, reader, zone)
             about = fields or LINE_FIELDS[request.by]
-            page = self._page(request, reader, zone, seen, about).limit(most)
+            page = self._page(request, reader, zone, seen, fields=about, between=between).limit(
+                most
+            )
             return tuple(_line(row) for row in connection.execute(page).mappings())
 
     def _seen(
@@ -109,7 +114,9 @@ class UsageReads(LedgerPart):
         reader: UsageReader,
         zone: str,
         is_seen: ColumnElement[bool],
+        *,
         fields: Sequence[str],
+        between: tuple[Sequence[str], Sequence[str]] | None,
     ) -> Select[Any]:
         columns = _view(request, reader).c
         named = _named(columns, reader)
@@ -133,7 +140,11 @@ class UsageReads(LedgerPart):
         keys = tuple(sums.c[field].collate("C") for field in fields)
         page: Select[Any] = select(sums).order_by(*keys)
         if request.after is not None:
-            page = page.where(tuple_(*keys) > tuple_(*(literal(word) for word in request.after)))
+            page = page.where(tuple_(*keys) > tuple_(*map(literal, request.after)))
+        if between is not None:
+            first, last = (tuple_(*map(literal, words)) for words in between)
+            about_keys = tuple_(*keys[: len(between[0])])
+            page = page.where(about_keys >= first, about_keys <= last)
         return page
 
     def unattributed(

@@ -25,9 +25,11 @@ from slicewise.slurm_plugin.rules.accounting.charge_lines import (
 )
 from slicewise.slurm_plugin.rules.accounting.invoice import (
     invoice_sums,
+    list_per_million_tokens,
     minor_digits,
     money_text,
     payables,
+    per_million_tokens,
 )
 from slicewise.slurm_plugin.rules.accounting.tariff import PriceBook, price_spans
 from slicewise.slurm_plugin.rules.accounting.types import Run, RunKey, StatementRow
@@ -120,12 +122,13 @@ def test_every_grouping_adds_up_to_what_is_payable(
     for by in ("person", "service", "tenant", "day", "month"):
         sums: Counter[str] = Counter()
         for found in invoice_sums(lines, by):  # type: ignore[arg-type]
-            sums[found.payer] += found.millionths
+            sums[found.payer] += found.millionths or 0
         assert dict(sums) == owed
     for each in payables(lines, "EUR"):
         whole_millionths = each.millionths + each.rounding_millionths
         assert Decimal(each.payable) * 10**6 == whole_millionths
         assert whole_millionths % 10_000 == 0
+        assert each.payable != "-0.00"
         assert abs(each.rounding_millionths) <= 5000
 
 
@@ -194,8 +197,9 @@ def test_services_of_a_pool_cost_their_tenant_nothing_more(
     moves: list[tuple[str, int, int]], book: PriceBook
 ) -> None:
     pooled = [
-        PooledDay(day, "vision", "vision", f"vision/{name}", amount)
+        PooledDay(day, "vision", "vision", (gres_type,), f"vision/{name}", amount)
         for day, one, two in sorted({day: (day, a, b) for day, a, b in moves}.values())
+        for gres_type in ("1g.10gb", "3g.40gb")
         for name, amount in (("a", one), ("b", two), ("c", -one - two))
     ]
     spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
@@ -205,6 +209,54 @@ def test_services_of_a_pool_cost_their_tenant_nothing_more(
         sums[line.of.day] += line.millionths or 0
     assert not any(sums.values())
     assert len(lines) == len(pooled)
+
+
+def test_what_rounds_to_nothing_is_no_less_than_nothing() -> None:
+    book = book_of((0, tariff()))
+    part = PassedOn(0, "vision", "vision", "chat", "chem", "chem", "chat", ("1g.10gb",), 30_000)
+    spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
+    owed = payables(merged(share_lines([part], spans, book, None)), "EUR")
+    assert [(each.payer, each.millionths, each.payable) for each in owed] == [
+        ("chem", 3000, "0.00"),
+        ("vision", -3000, "0.00"),
+    ]
+
+
+def test_of_a_pool_the_types_of_the_replicas_are_priced() -> None:
+    book = book_of((0, tariff('prices = { slice_hour_by_type = { "3g.40gb" = 1 } }')))
+    spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
+    pooled = [
+        PooledDay("2026-10-24", "vision", "vision", types, f"vision/{name}", amount)
+        for types in (("1g.10gb",), ("3g.40gb",))
+        for name, amount in (("a", -7_200_000), ("b", 7_200_000))
+    ]
+    found = [(line.of.service, line.millionths) for line in pool_lines(pooled, spans, book)]
+    assert found == [("a", 0), ("b", 0), ("a", -2_000_000), ("b", 2_000_000)]
+
+
+def test_a_million_tokens_are_of_those_that_have_a_price() -> None:
+    text = """
+prices = { million_output_tokens = 2 }
+[list_prices]
+"vision/chat" = 5
+"""
+    book = book_of((local_s("2026-10-24 00:00"), tariff(text)))
+    spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
+    used = [
+        RequestDay(day, "chem", "ann", "ann", service, 1, 0, 0, 1_000_000)
+        for day in ("2026-10-23", "2026-10-24")
+        for service in ("vision/chat", "vision/other")
+    ]
+    lines = merged(request_lines(used, spans, book))
+    (whole,) = invoice_sums(lines, "tenant")
+    assert (whole.output_tokens, whole.priced_tokens, whole.listed_tokens) == (
+        *(4_000_000, 2_000_000, 1_000_000),
+    )
+    assert per_million_tokens(whole) == 2_000_000
+    assert list_per_million_tokens(whole) == 5_000_000
+    free, priced = invoice_sums(lines, "day")
+    assert (free.millionths, per_million_tokens(free)) == (None, None)
+    assert priced.millionths == 4_000_000
 
 
 def test_no_name_of_a_person_changes_what_is_owed() -> None:

@@ -1,7 +1,7 @@
 """``slicewise ledger invoice``: what payers owe, and for what."""
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, datetime, time
 from enum import StrEnum
@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import typer
 from rich.text import Text
 
+from slicewise.cluster.language.periods import DAYS_YEARS
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.own_tenant import complete_tenant, typed_account
 from slicewise.cluster.runtime.console import Column, FittingTable, column, console, print_json
@@ -52,6 +53,7 @@ class InvoiceShown:
     Attributes:
         currency: "" without a tariff.
         from_s, until_s: the month, in Unix seconds; its end is exclusive.
+        free_days: days of use for which there was no tariff.
     """
 
     month: str
@@ -61,14 +63,18 @@ class InvoiceShown:
     by: str
     lines: tuple[InvoiceSum, ...]
     payables: tuple[Payable, ...]
+    free_days: int
 
 
 def _month(text: str) -> date:
     """Read ``2026-11``; raises typer.BadParameter."""
     try:
-        return datetime.strptime(text, "%Y-%m").date()  # noqa: DTZ007 -- a day has no zone
+        first = datetime.strptime(text, "%Y-%m").date()  # noqa: DTZ007 -- a day has no zone
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a month such as 2026-11.") from None
+    if first.year not in DAYS_YEARS:
+        raise typer.BadParameter(f"{text!r} is not a month of these times.")
+    return first
 
 
 @invoice_app.command(
@@ -111,7 +117,8 @@ def invoice(
     rounded once more, to the currency's minor unit. "a million" is what a million tokens of a
     service cost, and "list" what they would cost by list_prices of the tariff. Running jobs count
     up to now. Users see the tenants that they belong to, and no other person's requests by name.
-    JSON and CSV have millionths of the currency.
+    JSON and CSV have millionths of the currency, and in CSV "payer_payable" is what the line's
+    payer owes in all.
     """
     if as_json and as_csv:
         raise typer.BadParameter("Choose --json or --csv.")
@@ -135,19 +142,32 @@ def invoice(
         by=by.value,
         lines=invoice_sums(charged, by.value),
         payables=payables(charged, currency),
+        free_days=len({line.of.day for line in charged if line.of.price is None}),
     )
     if as_json:
         print_json(shown)
     elif as_csv:
-        names = (field.name for field in fields(InvoiceSum))
-        sys.stdout.write(csv_text(map(vars, shown.lines), names))
+        sys.stdout.write(csv_text(_csv_rows(shown), _CSV_FIELDS))
     else:
         _print(shown)
+
+
+_CSV_FIELDS = ("month", "currency", *(each.name for each in fields(InvoiceSum)), "payer_payable")
+
+
+def _csv_rows(shown: InvoiceShown) -> Iterable[Mapping[str, object]]:
+    """Each line, with what its payer owes in all."""
+    owed = {each.payer: each.payable for each in shown.payables}
+    for line in shown.lines:
+        of_all = {"month": shown.month, "currency": shown.currency}
+        yield {**of_all, **vars(line), "payer_payable": owed[line.payer]}
 
 
 def _print(shown: InvoiceShown) -> None:
     console().print(Text(f"{shown.month}, {shown.currency or 'without a tariff'}"))
     console().print(_lines_table(shown.lines, shown.by).or_say("Nothing was used."))
+    if shown.currency and shown.free_days:
+        console().print(Text(f"{shown.free_days} days of use had no tariff: they cost nothing."))
     if shown.currency and shown.payables:
         console().print(_payables_table(shown.payables))
 
@@ -163,7 +183,7 @@ def _lines_table(lines: Sequence[InvoiceSum], by: str) -> FittingTable:
             ),
             *_counts("requests", lines, lambda line: line.requests),
             *_counts("tokens", lines, lambda line: line.prompt_tokens + line.output_tokens),
-            column("cost", (money_text(line.millionths) for line in lines), right=True),
+            column("cost", (_money_text(line.millionths) for line in lines), right=True),
             *(_per_million(lines) if by == InvoiceGrouping.SERVICE else ()),
         )
     )
@@ -180,8 +200,11 @@ def _per_million(lines: Sequence[InvoiceSum]) -> Iterable[Column]:
     for heading, price in (("a million", per_million_tokens), ("list", list_per_million_tokens)):
         prices = [price(line) for line in lines]
         if any(each is not None for each in prices):
-            texts = ("" if each is None else money_text(each) for each in prices)
-            yield column(heading, texts, right=True, rank=1)
+            yield column(heading, map(_money_text, prices), right=True, rank=1)
+
+
+def _money_text(millionths: int | None) -> str:
+    return "" if millionths is None else money_text(millionths)
 
 
 def _payables_table(lines: Sequence[Payable]) -> FittingTable:

@@ -114,7 +114,9 @@ def usage(
     "-". Operators see all. A request counts on the day on which it ended; "first token" is the
     mean time until it. "slice-hours" is what of the replicas' time is charged for them, ten
     minutes after the hour, with the tenants' part of idle time. With a tariff, "cost" is what both
-    cost, and "a million" that of a million tokens, beside what they cost by list prices.
+    cost, and "a million" that of a million tokens, beside what they cost by list prices: of days
+    with a tariff, and not of other tenants' requests to your services. A line of more than 20,000
+    days, tenants and services has no cost: ask for fewer days.
     Unattributed is what engines counted and no request has, as the question that tries a replica at
     its start, or what was in flight when the gateway was killed: nobody pays for it.
     """
@@ -174,10 +176,10 @@ def _money_columns(lines: Sequence[TokenLine]) -> Iterator[Column]:
     if any(line.millionths is not None for line in lines):
         costs = [line.millionths for line in lines]
         yield column("cost", map(_money_text, costs), right=True)
-        whole = [_per_million(line, line.millionths) for line in lines]
+        whole = [_per_million(line.millionths, line.priced_tokens) for line in lines]
         yield column("a million", map(_money_text, whole), right=True, rank=1)
     if any(line.list_millionths is not None for line in lines):
-        listed = [_per_million(line, line.list_millionths) for line in lines]
+        listed = [_per_million(line.list_millionths, line.listed_tokens) for line in lines]
         yield column("list", map(_money_text, listed), right=True, rank=1)
 
 
@@ -185,8 +187,7 @@ def _money_text(millionths: int | None) -> str:
     return "" if millionths is None else money_text(millionths)
 
 
-def _per_million(line: TokenLine, millionths: int | None) -> int | None:
-    tokens = line.prompt_tokens + line.output_tokens
+def _per_million(millionths: int | None, tokens: int) -> int | None:
     return round(millionths * 10**6 / tokens) if tokens and millionths is not None else None
 
 

@@ -1,7 +1,7 @@
 """Computes what is billed: what each payer is charged, day by day and price by price."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -15,7 +15,6 @@ from slicewise.cluster.language.meters import (
     REQUESTS,
     SLICES,
 )
-from slicewise.cluster.language.periods import day_start_s, next_day_s
 from slicewise.cluster.language.persons import NOBODY
 from slicewise.slurm_plugin.rules.accounting.statement import Day, pieces
 from slicewise.slurm_plugin.rules.accounting.tariff import (
@@ -23,7 +22,6 @@ from slicewise.slurm_plugin.rules.accounting.tariff import (
     PriceSpan,
     list_price,
     money,
-    price_spans,
     slice_hour_price,
     usage_price,
 )
@@ -106,12 +104,13 @@ class PassedOn:
 class PooledDay:
     """What a service used of its pool's other replicas on a day, less what others used of its own.
 
-    ``service`` is OWNER/NAME.
+    ``service`` is OWNER/NAME, ``gpu_types`` are those of the replicas.
     """
 
     day: str
     tenant: str
     payer: str
+    gpu_types: tuple[str, ...]
     service: str
     amount: int
 
@@ -219,19 +218,20 @@ def share_lines(
 def pool_lines(
     days: Iterable[PooledDay], spans: Sequence[PriceSpan], book: PriceBook
 ) -> tuple[ChargeLine, ...]:
-    """Lines of what services used of each other's replicas; a tenant's of a day cost 0 together.
+    """Lines of what services used of each other's replicas; a tenant's of a day and of the
+    same GPU types cost 0 together.
 
     No hour is kept of them: they have the mean price of the day. ``days`` are in order, and have
     all services of a tenant; what rounding leaves over is the last one's.
     """
     lines: list[ChargeLine] = []
-    for (day, tenant, payer), group in groupby(
-        days, key=lambda pooled: (pooled.day, pooled.tenant, pooled.payer)
+    for (day, tenant, payer, types), group in groupby(
+        days, key=lambda pooled: (pooled.day, pooled.tenant, pooled.payer, pooled.gpu_types)
     ):
         own, of_day = list(group), [span for span in spans if span.day == day]
         if not of_day:
             continue
-        price = _mean_price(book, of_day, tenant)
+        price = mean_price(book, of_day, tenant, types)
         costs = [money(SLICES.name, each.amount, price or Fraction(0)) for each in own]
         costs[-1] -= sum(costs)
         shown = None if price is None else round(Decimal(price.numerator) / price.denominator, 6)
@@ -245,7 +245,7 @@ def pool_lines(
                 tenant=tenant,
                 service=service,
                 user=NOBODY,
-                gpu_types=(),
+                gpu_types=types,
                 kind="pool",
                 price=shown,
             )
@@ -253,10 +253,15 @@ def pool_lines(
     return tuple(lines)
 
 
-def _mean_price(book: PriceBook, spans: Sequence[PriceSpan], tenant: str) -> Fraction | None:
+def mean_price(
+    book: PriceBook, spans: Sequence[PriceSpan], tenant: str, types: Sequence[str]
+) -> Fraction | None:
+    """What a slice-hour of these GPU types costs a tenant in these spans, on the mean; None if one
+    of them has no tariff.
+    """
     whole_s, total = 0, Fraction(0)
     for span in spans:
-        price = slice_hour_price(book, span, tenant, ())
+        price = slice_hour_price(book, span, tenant, types)
         if price is None:
             return None
         whole_s += span.end_s - span.start_s
@@ -275,11 +280,17 @@ def request_lines(
     for span in spans:
         of_day.setdefault(span.day, []).append(span)
     return tuple(
-        line for day in days if day.day in of_day for line in _requests(day, of_day[day.day], book)
+        line
+        for day in days
+        if day.day in of_day
+        for line in lines_of_requests(day, of_day[day.day], book)
     )
 
 
-def _requests(day: RequestDay, spans: Sequence[PriceSpan], book: PriceBook) -> Iterator[ChargeLine]:
+def lines_of_requests(
+    day: RequestDay, spans: Sequence[PriceSpan], book: PriceBook
+) -> Iterator[ChargeLine]:
+    """The same of one day, whose spans these are."""
     owner, _, service = day.service.partition("/")
     amounts = {
         PROMPT_TOKENS.name: day.prompt_tokens - day.cached_prompt_tokens,
@@ -307,27 +318,6 @@ def _requests(day: RequestDay, spans: Sequence[PriceSpan], book: PriceBook) -> I
                 list_price=list_price(spans[0].tariff, day.service) if is_token else None,
             )
             yield ChargeLine(charged, amount, money(meter, amount, price or Decimal(0)))
-
-
-def spans_of_days(days: Collection[str], book: PriceBook) -> Mapping[str, Sequence[PriceSpan]]:
-    """The spans of each day from the first to the last of these dates."""
-    begin_s, end_s = day_start_s(min(days), book.zone), next_day_s(max(days), book.zone)
-    spans = price_spans(book.records, begin_s, end_s, book.zone)
-    return {day: tuple(group) for day, group in groupby(spans, key=lambda span: span.day)}
-
-
-def key_cost(
-    use: RequestDay, millislice_s: int, spans: Sequence[PriceSpan], book: PriceBook
-) -> int:
-    """Millionths of the currency that requests and a part of replicas' time cost on a day.
-
-    The hours of that part are not known: it has the mean price of the day, that of the owner.
-    ``spans`` are those of the day.
-    """
-    owner = use.service.partition("/")[0]
-    price = _mean_price(book, spans, owner)
-    asked = sum(line.millionths or 0 for line in _requests(use, spans, book))
-    return asked + (0 if price is None else money(SLICES.name, millislice_s, price))
 
 
 def merged(lines: Iterable[ChargeLine]) -> tuple[ChargeLine, ...]:

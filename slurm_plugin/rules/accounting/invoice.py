@@ -17,6 +17,7 @@ from slicewise.cluster.language.units import MillisliceSeconds
 from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine
 from slicewise.slurm_plugin.rules.accounting.tariff import MILLIONTHS, money
 
+_TOKENS = frozenset({PROMPT_TOKENS.name, CACHED_PROMPT_TOKENS.name, OUTPUT_TOKENS.name})
 InvoiceGroup = Literal["person", "service", "tenant", "day", "month"]
 
 
@@ -38,8 +39,10 @@ class InvoiceSum:
         key: what they have in common; "" for jobs of no service.
         millislice_s: of slices, shares and pools included.
         prompt_tokens: cached ones included, which are a part of them.
-        millionths: of the currency.
+        millionths: of the currency; None if there was no tariff for any of it.
+        priced_tokens: tokens for which there was a tariff.
         list_millionths: what its tokens would cost by list prices; None without a list price.
+        listed_tokens: tokens that have a list price.
     """
 
     payer: str
@@ -49,8 +52,10 @@ class InvoiceSum:
     prompt_tokens: int
     cached_prompt_tokens: int
     output_tokens: int
-    millionths: int
+    millionths: int | None
+    priced_tokens: int = 0
     list_millionths: int | None = None
+    listed_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,8 +103,9 @@ def _sum(payer: str, key: str, lines: Sequence[ChargeLine]) -> InvoiceSum:
     amounts: dict[str, int] = defaultdict(int)
     for line in lines:
         amounts[line.of.meter] += line.amount
+    priced = [line for line in lines if line.of.price is not None]
     listed = [
-        money(line.of.meter, line.amount, line.of.list_price)
+        (line, money(line.of.meter, line.amount, line.of.list_price))
         for line in lines
         if line.of.list_price is not None
     ]
@@ -107,9 +113,15 @@ def _sum(payer: str, key: str, lines: Sequence[ChargeLine]) -> InvoiceSum:
     return InvoiceSum(
         *(payer, key, MillisliceSeconds(amounts[SLICES.name]), amounts[REQUESTS.name]),
         *(amounts[PROMPT_TOKENS.name] + cached, cached, amounts[OUTPUT_TOKENS.name]),
-        sum(line.millionths or 0 for line in lines),
-        sum(listed) if listed else None,
+        sum(line.millionths or 0 for line in priced) if priced else None,
+        _tokens(priced),
+        sum(costs for _, costs in listed) if listed else None,
+        _tokens(line for line, _ in listed),
     )
+
+
+def _tokens(lines: Iterable[ChargeLine]) -> int:
+    return sum(line.amount for line in lines if line.of.meter in _TOKENS)
 
 
 def payables(lines: Iterable[ChargeLine], currency: str) -> tuple[Payable, ...]:
@@ -123,7 +135,8 @@ def payables(lines: Iterable[ChargeLine], currency: str) -> tuple[Payable, ...]:
 def _payable(payer: str, millionths: int, currency: str) -> Payable:
     unit = Decimal(1).scaleb(-minor_digits(currency))
     owed = (Decimal(millionths) / MILLIONTHS).quantize(unit, ROUND_HALF_EVEN)
-    return Payable(payer, millionths, int(owed * MILLIONTHS) - millionths, f"{owed:f}")
+    # Adding 0 makes an amount that is rounded up to nothing 0.00, not -0.00.
+    return Payable(payer, millionths, int(owed * MILLIONTHS) - millionths, f"{owed + 0:f}")
 
 
 def minor_digits(currency: str) -> int:
@@ -141,13 +154,15 @@ def money_text(millionths: int) -> str:
 
 def per_million_tokens(line: InvoiceSum) -> int | None:
     """Millionths of the currency that a million tokens cost; None where none were counted."""
-    tokens = line.prompt_tokens + line.output_tokens
-    return round(Decimal(line.millionths) * 10**6 / tokens) if tokens else None
+    return _per_million(line.millionths, line.priced_tokens)
 
 
 def list_per_million_tokens(line: InvoiceSum) -> int | None:
     """The same by list prices; None without one."""
-    tokens = line.prompt_tokens + line.output_tokens
-    if line.list_millionths is None or not tokens:
-        return None
-    return round(Decimal(line.list_millionths) * 10**6 / tokens)
+    return _per_million(line.list_millionths, line.listed_tokens)
+
+
+def _per_million(millionths: int | None, tokens: int) -> int | None:
+    return (
+        round(Decimal(millionths) * 10**6 / tokens) if tokens and millionths is not None else None
+    )

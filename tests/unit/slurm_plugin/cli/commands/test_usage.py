@@ -116,7 +116,10 @@ def test_an_operator_has_a_person_forgotten(monkeypatch: pytest.MonkeyPatch):
 def test_with_a_tariff_a_million_tokens_stand_beside_the_list_price(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    priced = CHAT.model_copy(update={"millionths": 131_346, "list_millionths": 65_673})
+    # Of these tokens a half has a list price.
+    amounts = {"millionths": 131_346, "list_millionths": 32_836}
+    tokens = {"priced_tokens": 131_346, "listed_tokens": 65_672}
+    priced = CHAT.model_copy(update={**amounts, **tokens})
 
     async def answer(_request: TokenUsageRequest, _principal: Principal) -> TokenUsageAnswer:
         return TokenUsageAnswer(lines=(priced, OWN))

@@ -161,6 +161,8 @@ def test_the_example_is_a_tariff_also_with_all_that_is_a_comment() -> None:
     ("line", "fault"),
     [
         ("valid_from = 2026-12-01T12:00:00", "valid_from: give a date"),
+        ("valid_from = 0001-01-01", "valid_from: give a date"),
+        ("valid_from = 9999-12-31", "valid_from: give a date"),
         ("currency = 'Euro'", "currency"),
         ("prices = { slice_hour = -1 }", "prices.slice_hour"),
         ("prices = { slice_hour = nan }", "prices.slice_hour"),
