@@ -1010,8 +1010,9 @@ class Code(StrEnum):
         """)
     CONF_POWER_SAVING = ("SW-CONF-POWER-SAVING", Area.SITE, ExitCode.FAILED, """
         Slurm powers nodes down, and `ResumeTimeout` is under 300 s: a slow boot sets its node down;
-        `SuspendTime` is under 300 s: boots cost more than idling; or with `ReturnToService=0` a
-        node that booted too slowly stays down.
+        `SuspendTime` is under 300 s: boots cost more than idling; with `ReturnToService=0` a
+        node that booted too slowly stays down. Or `CR_LLN` or `LLN=YES` spreads jobs, so that few
+        nodes are ever empty.
 
         `ResumeTimeout=600`, `SuspendTime=900`, `ReturnToService=2` ([power down empty
         nodes](../how-to/power-saving.md)).

@@ -221,7 +221,7 @@ class PartitionView:
         is_up: whether jobs may be submitted to it and start in it.
         max_time_s: longest time limit of its jobs in seconds; None if it has none.
         default_time_s: time limit in seconds of jobs that ask for none; None if MaxTime is.
-        words: of the words that bar users, or give jobs whole nodes, those that it has.
+        words: of the words that bar users, give jobs whole nodes or spread them, those it has.
     """
 
     name: str

@@ -158,7 +158,7 @@ def _shared_of(text: str) -> Mapping[str, int]:
 
 
 _PARTITION_WORDS = frozenset(
-    {"OverSubscribe=EXCLUSIVE", "ExclusiveUser=YES", "RootOnly=YES", "ReqResv=YES"}
+    {"OverSubscribe=EXCLUSIVE", "ExclusiveUser=YES", "RootOnly=YES", "ReqResv=YES", "LLN=YES"}
 )
 
 

@@ -44,11 +44,12 @@ _NO_RESOURCE_WORDS = frozenset({"CR_CORE_DEFAULT_DIST_BLOCK"})
 
 def conf_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
     """Return everything that slurm.conf lacks, or has otherwise than Slicewise needs it."""
+    managed = [view for view in facts.partitions if view.name in wanted.partitions]
     window_min = wanted_window_min(facts.config, facts.partitions, wanted.partitions)
     return (
         *config_findings(facts.config, wanted.costs, facts.partitions, wanted.partitions),
         *isolation_findings(facts.config),
-        *power_findings(facts.config),
+        *power_findings(facts.config, managed),
         *slow_starts(facts.config, window_min),
         *longest_lose(facts.config, window_min),
         *short_window(facts.config, window_min),

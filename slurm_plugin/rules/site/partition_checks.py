@@ -109,7 +109,7 @@ def _state(view: PartitionView) -> Iterator[Finding]:
 
 
 def _words(view: PartitionView) -> Iterator[Finding]:
-    for word in sorted(view.words):
+    for word in sorted(view.words & _OF_WORDS.keys()):
         yield error(
             Code.PARTITION_WORDS,
             f"Partition {view.name} has {word}",

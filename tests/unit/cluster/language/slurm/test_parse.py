@@ -515,10 +515,11 @@ def test_partitions_without_weights_with_units_and_a_qos() -> None:
 
 def test_words_that_bar_users_or_give_whole_nodes() -> None:
     (view,) = parse.parse_partitions(
-        "PartitionName=a\n   ExclusiveUser=NO RootOnly=YES ReqResv=NO OverSubscribe=EXCLUSIVE\n",
+        "PartitionName=a\n   ExclusiveUser=NO RootOnly=YES ReqResv=NO\n"
+        "   LLN=YES OverSubscribe=EXCLUSIVE\n",
         ignored,
     )
-    assert view.words == {"OverSubscribe=EXCLUSIVE", "RootOnly=YES"}
+    assert view.words == {"OverSubscribe=EXCLUSIVE", "RootOnly=YES", "LLN=YES"}
 
 
 def test_the_longest_time_of_a_partition() -> None:

@@ -341,6 +341,10 @@ PLANTED = [
     ("SW-CONF-POWER-SAVING", WARNING, conf(**POWER_SAVING, ResumeTimeout="60 sec")),
     ("SW-CONF-POWER-SAVING", WARNING, conf(**POWER_SAVING, SuspendTime="120 sec")),
     ("SW-CONF-POWER-SAVING", HINT, conf(**POWER_SAVING, ReturnToService="0")),
+    (
+        *("SW-CONF-POWER-SAVING", HINT),
+        conf(**POWER_SAVING, SelectTypeParameters="CR_CORE_MEMORY,CR_LLN"),
+    ),
     ("SW-CONF-PREEMPT", WARNING, conf(PreemptExemptTime="00:10:00")),
     ("SW-CONF-BOUNDS", WARNING, conf(MinJobAge="10 sec")),
     ("SW-CONF-BOUNDS", WARNING, conf(MaxJobCount="500")),
@@ -706,3 +710,17 @@ def test_nothing_is_said_of_power_saving_where_slurm_ends_no_node() -> None:
     assert conf(**short, SuspendProgram="(null)", ResumeProgram="(null)") == ()
     longer = {"ResumeTimeout": "600 sec", "SuspendTime": "INFINITE", "ReturnToService": "2"}
     assert conf(**POWER_SAVING, **longer) == ()
+
+
+def test_partitions_that_spread_jobs_are_named_where_power_is_saved() -> None:
+    spread = replace(GPU, words=frozenset({"LLN=YES"}))
+    others = PartitionView("cpu", {}, "", words=frozenset({"LLN=YES"}))
+    facts = replace(FACTS, partitions=(spread, others))
+    saving = replace(facts, config={**CONFIG, **POWER_SAVING})
+    (said,) = conf_checks(saving, WANTED)
+    assert (said.code, said.severity) == ("SW-CONF-POWER-SAVING", HINT)
+    assert [mend.line for mend in said.mends] == [
+        "# take out of the line of partition gpu: LLN=YES"
+    ]
+    assert conf_checks(facts, WANTED) == ()
+    assert partition_checks(saving, WANTED) == ()
