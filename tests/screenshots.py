@@ -280,6 +280,10 @@ def _number(name: str, nth: int) -> int:
         "gpu": nth % 4,
         "size": 1,
         "memory_slices": 8,
+        "power_mw": 301_500_000,
+        "boards": 992,
+        "metered_nodes": 248,
+        "gpu_nodes": 250,
     }
     return known.get(name, nth % 7)
 

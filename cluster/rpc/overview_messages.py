@@ -6,6 +6,7 @@ from pydantic import Field
 
 from slicewise.cluster.language.findings import Severity
 from slicewise.cluster.language.keep_warm import WarmDay
+from slicewise.cluster.language.units import counted
 from slicewise.cluster.rpc.message import Answer, Asks, Message, Request
 
 Position = Annotated[int, Field(ge=0, le=10_000_000)]
@@ -40,6 +41,27 @@ class SlicesByState(Message):
     idle_millislices: int
     draining_millislices: int
     down_millislices: int
+
+
+class PowerNow(Message):
+    """What boards with a meter draw now.
+
+    Attributes:
+        power_mw: of all of them, in milliwatts.
+        boards: how many they are; ``metered_nodes``: on how many nodes.
+        gpu_nodes: nodes with GPUs, with those that have no meter.
+    """
+
+    power_mw: int
+    boards: int
+    metered_nodes: int
+    gpu_nodes: int
+
+    @property
+    def words(self) -> str:
+        """``3.21 kW of 16 boards on 2 of 3 nodes``."""
+        nodes = f"{self.metered_nodes:,} of {counted(self.gpu_nodes, 'node')}"
+        return f"{self.power_mw / 1_000_000:,.2f} kW of {counted(self.boards, 'board')} on {nodes}"
 
 
 class TenantNow(Message):
@@ -220,6 +242,7 @@ class OverviewAnswer(Answer):
         observed_s: Unix seconds of the last complete look at Slurm.
         complete: False if the look after it failed: all is as it was then.
         mode: the daemon's.
+        power: None without a meter, and for who is no operator.
         others: sums of the tenants that the reader may not read; None if there is none.
         other_services: number of services that the reader may not see.
         waiting: of the jobs that the reader may see those that go first.
@@ -232,6 +255,7 @@ class OverviewAnswer(Answer):
     complete: bool
     mode: str
     slices: SlicesByState
+    power: PowerNow | None = None
     tenants: tuple[TenantNow, ...]
     others: OtherTenants | None = None
     services: tuple[ServiceNow, ...]

@@ -54,6 +54,7 @@ def facts_now(
         barred=state.barred.jobs,
         loans=state.quotas.loans,
         recalls=state.quotas.recalls,
+        boards_mw=state.node_power.boards_mw(),
         money_budgets=state.money_budgets,
         surveyed=surveyed,
         indices=indices,

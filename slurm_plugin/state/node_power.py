@@ -20,7 +20,7 @@ _Parts = Mapping[tuple[int, str, str, str, int], int]
 @dataclass(frozen=True)
 class _Told:
     at_monotonic_s: float
-    power_mw: int
+    boards_mw: tuple[int, ...]
     parts: _Parts
 
 
@@ -49,14 +49,18 @@ class NodePower:
         both = {**earlier, **{key: max(part, earlier.get(key, 0)) for key, part in parts.items()}}
         oldest_s = max((key[0] for key in parts), default=0) - _KEPT_S
         kept = {key: part for key, part in both.items() if key[0] >= oldest_s}
-        power_mw = sum(board.power_mw for board in told.boards)
-        self._told[told.node] = _Told(time.monotonic(), power_mw, kept)
+        boards_mw = tuple(board.power_mw for board in told.boards)
+        self._told[told.node] = _Told(time.monotonic(), boards_mw, kept)
 
     def watts(self) -> Mapping[str, float]:
-        """What nodes draw that told it lately."""
+        """What the boards of each node draw together that told it lately."""
+        return {node: sum(boards_mw) / 1000 for node, boards_mw in self.boards_mw().items()}
+
+    def boards_mw(self) -> Mapping[str, tuple[int, ...]]:
+        """What each board draws, in milliwatts, by node; of nodes that told it lately."""
         fresh_s = time.monotonic() - FRESH_S
         return {
-            node: told.power_mw / 1000
+            node: told.boards_mw
             for node, told in sorted(self._told.items())
             if told.at_monotonic_s >= fresh_s
         }

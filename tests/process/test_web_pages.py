@@ -24,6 +24,7 @@ from slicewise.cluster.rpc.key_messages import (
     KeyRevokeRequest,
 )
 from slicewise.cluster.rpc.message import Answer, Request, requests
+from slicewise.cluster.rpc.overview_messages import OverviewRequest, PowerNow
 from slicewise.cluster.rpc.read_messages import WhyAnswer, WhyRequest
 from slicewise.slurm_plugin.common.explain_requests import QuotaPlanRequest
 from slicewise.slurm_plugin.common.ledger_requests import (
@@ -201,6 +202,19 @@ async def test_the_map_says_why_instances_of_a_node_stand_side_by_side(
     assert ("GPU 0<" in text) is is_surveyed
     assert ("all GPUs<" in text) is not is_surveyed
     assert ("slicewise repartition survey" in text) is not is_surveyed
+
+
+@pytest.mark.parametrize("is_metered", [True, False])
+async def test_the_cluster_s_page_says_what_boards_draw_where_a_meter_tells(
+    site: Site, monkeypatch: pytest.MonkeyPatch, is_metered: bool
+):
+    power = PowerNow(power_mw=3_214_000, boards=16, metered_nodes=2, gpu_nodes=3)
+    told = site.made.overview(OverviewRequest()).model_copy(update={"power": power})
+    if is_metered:
+        monkeypatch.setattr(site.made, "overview", lambda _: told)
+    _, text = await site.get("/cluster")
+    assert ("Power now: 3.21 kW of 16 boards on 2 of 3 nodes." in text) is is_metered
+    assert ("kW" in text) is is_metered
 
 
 async def test_tenants_are_found_by_name_beyond_the_first_page(site: Site):

@@ -59,6 +59,8 @@ _LINES_BESIDE, _HEAD = 7, 2
 _LOW = 36
 """Height of a terminal up to which there is no empty line between parts."""
 _LEAST_ROWS, _MOST = 1, 1_000_000
+_LEAST_POWER = 15
+"""Width that a figure of watts takes: ``   999.99 kW of``."""
 _LEAST_TEXT, _GAP = 10, 2
 """Least width of free text, and the gap between columns."""
 
@@ -492,6 +494,17 @@ def title(answer: OverviewAnswer, now_s: float) -> Text:
     )
 
 
+def power_text(answer: OverviewAnswer, room: int) -> Text:
+    """``   3.21 kW of 16 boards on 2 of 3 nodes``, cut off after the figure where it must be;
+    nothing where no meter tells, or without room for the figure.
+    """
+    if answer.power is None or room < _LEAST_POWER:
+        return Text()
+    text = Text(f"   {answer.power.words}")
+    text.truncate(room, overflow="ellipsis")
+    return text
+
+
 @dataclass(frozen=True)
 class ClusterBar:
     """The slices by state: a bar as wide as the terminal, and its legend."""
@@ -538,7 +551,8 @@ class Screen:
         """Render for rich; without a terminal with all rows."""
         answer, width = self.answer, options.max_width
         is_pipe = isinstance(out, PipeConsole)
-        yield title(answer, self.now_s)
+        head = title(answer, self.now_s)
+        yield head.append_text(power_text(answer, width - head.cell_len))
         yield ClusterBar(answer.slices)
         yield Text()
         height = _MOST if is_pipe else out.height

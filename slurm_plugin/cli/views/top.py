@@ -35,6 +35,7 @@ from slicewise.slurm_plugin.cli.views.overview import (
     loan_fields,
     other_services_text,
     others_text,
+    power_text,
     table_lines,
     title,
     waiting_fields,
@@ -163,6 +164,8 @@ class Frame:
         head = title(self.answer, self.now_s)
         if self.failure is not None:
             head.append(f"   {self.failure.code}: {words(self.failure.message)}", style="bold red")
+        else:
+            head.append_text(power_text(self.answer, width - head.cell_len))
         yield _cut(head, width)
         for line in ClusterBar(self.answer.slices).__rich_console__(out, options):
             assert isinstance(line, Text)  # noqa: S101 -- a bar and a legend

@@ -8,6 +8,7 @@ from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, 
 from slicewise.slurm_plugin.rules.overview.services import seen_services, service_now
 from slicewise.slurm_plugin.rules.overview.slices import (
     other_tenants,
+    power_now,
     slices_by_state,
     tenants_now,
     waiting_now,
@@ -25,6 +26,7 @@ def overview(facts: OverviewFacts, reader: Reader) -> OverviewAnswer:
         complete=facts.complete,
         mode=facts.mode,
         slices=slices_by_state(facts),
+        power=power_now(facts) if reader.tenants is None else None,
         tenants=tenants,
         others=other_tenants(facts, reader),
         services=tuple(now for _, now in services),

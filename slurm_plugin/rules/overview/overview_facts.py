@@ -92,6 +92,7 @@ class OverviewFacts:
         grace_s: seconds within which a lender has recalled quota back.
         overcommitment: how quotas exceed the cluster; None if they do not.
         loans, recalls: as the ledger had them at the last round.
+        boards_mw: what each board with a meter draws, in milliwatts, by node.
         money_budgets: of tariffs, as of the last ten minutes.
         barred: jobs that lack quota and are lent none, by job id.
     """
@@ -127,6 +128,7 @@ class OverviewFacts:
     barred: Mapping[int, BarredJob] = field(default_factory=dict, hash=False)
     loans: tuple[Loan, ...] = ()
     recalls: tuple[Recall, ...] = ()
+    boards_mw: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
     money_budgets: tuple[MoneyBudgetStatus, ...] = ()
 
     @cached_property

@@ -15,6 +15,7 @@ from slicewise.cluster.language.slurm.node_states import (
 from slicewise.cluster.rpc.overview_messages import (
     NodeCondition,
     OtherTenants,
+    PowerNow,
     SlicesByState,
     TenantNow,
     WaitingNow,
@@ -80,6 +81,20 @@ def slices_by_state(facts: OverviewFacts) -> SlicesByState:
         idle_millislices=sums["idle"],
         draining_millislices=sums["draining"],
         down_millislices=sums["down"],
+    )
+
+
+def power_now(facts: OverviewFacts) -> PowerNow | None:
+    """Sum up what boards draw of which a meter tells; None without one."""
+    told = {node: boards_mw for node, boards_mw in facts.boards_mw.items() if boards_mw}
+    if not told:
+        return None
+    with_gpus = {node.name for node in facts.nodes if any(node.gpus.values()) or node.untyped_gpus}
+    return PowerNow(
+        power_mw=sum(map(sum, told.values())),
+        boards=sum(map(len, told.values())),
+        metered_nodes=len(told),
+        gpu_nodes=len(with_gpus | told.keys()),
     )
 
 

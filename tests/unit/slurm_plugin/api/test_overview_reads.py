@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
 from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.language.jobs import JobView
 from slicewise.cluster.language.leader import ALONE
+from slicewise.cluster.rpc.energy_messages import EnergyPostRequest, ToldPower
 from slicewise.cluster.rpc.key_messages import GrantsAnswer
 from slicewise.cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
 from slicewise.cluster.settings.file import OidcSettings
@@ -27,7 +29,9 @@ from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
 from slicewise.slurm_plugin.rules.overview.overview import overview
 from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts
+from slicewise.slurm_plugin.state import node_power
 from slicewise.slurm_plugin.state.cluster_state import ClusterState
+from slicewise.slurm_plugin.state.node_power import FRESH_S
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -109,6 +113,36 @@ async def test_it_needs_neither_slurm_nor_the_ledger(state: ClusterState):
     assert answer.gpus[0].instances[0].job == "1"
     assert (answer.cluster, answer.mode, answer.complete) == ("cluster", "enforce", True)
     assert slurm.done == []
+
+
+def draws(node: str, *boards_mw: int) -> EnergyPostRequest:
+    boards = tuple(
+        ToldPower(gpu_uuid=f"GPU-{nth}", power_mw=power_mw)
+        for nth, power_mw in enumerate(boards_mw)
+    )
+    return EnergyPostRequest(node=node, seen_by="m1", boards=boards, hours=())
+
+
+async def test_watts_are_those_that_meters_told_lately(
+    state: ClusterState, monkeypatch: pytest.MonkeyPatch
+):
+    at_once(monkeypatch)
+    now_s = [1000.0]
+    monkeypatch.setattr(node_power, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    reads = Reads(settings(), ScriptedSlurm(), ScriptedLedger(), state)
+    assert (await asked(reads)).power is None
+    state.node_power.hear(draws("node1", 70_000, 630_000), {})
+    now_s[0] += FRESH_S
+    state.node_power.hear(draws("elsewhere", 500_000), {})
+    power = (await asked(reads)).power
+    assert power is not None
+    assert power.words == "1.20 kW of 3 boards on 2 of 2 nodes"
+    now_s[0] += 1
+    power = (await asked(reads)).power
+    assert power is not None
+    assert power.words == "0.50 kW of 1 board on 1 of 2 nodes"
+    now_s[0] += FRESH_S
+    assert (await asked(reads)).power is None
 
 
 async def test_budgets_in_money_are_told_as_they_were_last_looked_at(state: ClusterState):

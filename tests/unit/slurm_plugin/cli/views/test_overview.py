@@ -15,6 +15,7 @@ from slicewise.cluster.rpc.overview_messages import (
     GpuNow,
     InstanceNow,
     OverviewAnswer,
+    PowerNow,
     SlicesByState,
     TenantNow,
 )
@@ -57,6 +58,23 @@ def test_it_is_one_screen_however_much_there_is(width: int, height: int):
     text = "\n".join(lines)
     for part in ("error", "vision", "vision/s", "node1", "Resources", "more: "):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("mode", "width", "end"),
+    [
+        ("enforce", 80, "ago   3.21 kW of 16 boards on 2 of 3 nodes"),
+        ("observe", 80, "ago   3.21 kW of 16 …"),
+        ("observe", 76, "ago"),
+    ],
+)
+def test_watts_stand_in_the_title_as_far_as_there_is_room(mode: str, width: int, end: str):
+    power = PowerNow(power_mw=3_214_000, boards=16, metered_nodes=2, gpu_nodes=3)
+    answer = busy().model_copy(update={"power": power, "mode": mode})
+    lines = shown(answer, width).splitlines()
+    assert len(lines) < 24
+    assert lines[0].endswith(end)
+    assert "kW" not in shown(busy())
 
 
 def test_a_pipe_gets_every_row_and_no_styles(capsys: pytest.CaptureFixture[str]):

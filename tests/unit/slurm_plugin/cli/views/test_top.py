@@ -10,7 +10,7 @@ from builders.why_world import NOW_S, job, running
 from rich.console import Console
 
 from slicewise.cluster.language.errors import Refusal
-from slicewise.cluster.rpc.overview_messages import LoanNow, OverviewAnswer
+from slicewise.cluster.rpc.overview_messages import LoanNow, OverviewAnswer, PowerNow
 from slicewise.cluster.rpc.read_messages import WhyAnswer
 from slicewise.slurm_plugin.cli.views.top import Frame, table_of
 from slicewise.slurm_plugin.cli.views.top_state import VIEWS, TopState
@@ -63,6 +63,18 @@ def test_before_quotas_are_enforced_the_title_says_what_they_bound(mode):
     assert lines(told, TopState("tenants"))[0].startswith(
         f"lab   mode {mode}: quotas bound services alone   seen 2 s ago"
     )
+
+
+def test_watts_stand_in_the_title_where_a_meter_tells_and_the_look_did_not_fail():
+    power = PowerNow(power_mw=3_214_000, boards=16, metered_nodes=2, gpu_nodes=3)
+    told, state = answer().model_copy(update={"power": power}), TopState("tenants")
+    plain = "lab   mode enforce   seen 2 s ago"
+    assert lines(answer(), state)[0] == plain
+    assert lines(told, state)[0] == f"{plain}   3.21 kW of 16 boards on 2 of 3 nodes"
+    assert lines(told, state, (52, 10))[0] == f"{plain}   3.21 kW of 16 b…"
+    assert lines(told, state, (40, 10))[0] == plain
+    refused = Refusal("SW-DAEMON-DOWN", "The daemon does not answer.", "")
+    assert "kW" not in lines(told, state, failure=refused)[0]
 
 
 @pytest.mark.parametrize(

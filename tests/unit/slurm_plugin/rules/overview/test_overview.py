@@ -22,7 +22,12 @@ from slicewise.cluster.language.jobs import JobState
 from slicewise.cluster.language.keep_warm import WarmDay
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import MillisliceSeconds
-from slicewise.cluster.rpc.overview_messages import AttentionItem, OverviewAnswer, ServiceNow
+from slicewise.cluster.rpc.overview_messages import (
+    AttentionItem,
+    OverviewAnswer,
+    PowerNow,
+    ServiceNow,
+)
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
 from slicewise.slurm_plugin.rules.overview.gpus import sharing_types
@@ -86,6 +91,25 @@ def test_what_is_not_cut_is_idle():
     cut = a_node("node1", gpus={LARGE: 1, "pad1": 6}, gpus_allotted={LARGE: 1})
     slices = overview(facts(nodes=(cut,)), ROOT).slices
     assert (slices.used_millislices, slices.idle_millislices) == (3500, 3500)
+
+
+# -- Watts
+
+
+def test_operators_see_what_boards_draw_and_how_many_nodes_have_a_meter():
+    nodes = (
+        a_node("gpu1"),
+        a_node("gpu2", "DOWN", partitions=frozenset({"elsewhere"})),
+        a_node("gpu3", gpus={}, untyped_gpus=1),
+        a_node("cpu1", gpus={}),
+    )
+    now = facts(nodes=nodes, boards_mw={"gpu1": (70_000, 500_000), "gpu2": ()})
+    told = PowerNow(power_mw=570_000, boards=2, metered_nodes=1, gpu_nodes=3)
+    assert overview(now, ROOT).power == told
+    assert told.words == "0.57 kW of 2 boards on 1 of 3 nodes"
+    # Users do not see what is nobody's either.
+    assert overview(now, ALICE).power is None
+    assert overview(facts(nodes=nodes, boards_mw={"gpu2": ()}), ROOT).power is None
 
 
 # -- Tenants
