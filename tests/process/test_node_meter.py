@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +20,10 @@ from stand_ins.emulated_gpus import BUILDS, FaultyDriver, gpu_node
 from waiting import until
 
 from slicewise.cluster.gpu.nvml import destroy_instance
+from slicewise.cluster.language.gpus.energy import NodeMoment
 from slicewise.cluster.language.gpus.layouts import Placement
 from slicewise.sandbox.nvml.driver import EmulatedGpu
+from slicewise.slurm_plugin.cli.commands.node_meter import MeterLoop
 
 ONE_G, TWO_G, THREE_G = (
     Placement("1g.18gb", 6, 1),
@@ -174,6 +177,23 @@ def test_runs_and_idle_are_the_counters_to_the_millijoule(site: Site) -> None:
     assert taken == 34_567 + 100
     assert sum(by_job.values()) == taken
     assert len({key[0] for key in books.hours}) == 1
+
+
+def test_a_file_is_on_disk_before_it_replaces_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a node that loses power may have an empty one, and no meter from then on."""
+    synced: list[tuple[str, int]] = []
+
+    def fsync(fd: int) -> None:
+        synced.append((str(Path(f"/proc/self/fd/{fd}").readlink()), os.fstat(fd).st_size))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    state = tmp_path / "state.json"
+    told: Any = SimpleNamespace(call=lambda _: None)
+    MeterLoop("gpu01", state, told).turn((), NodeMoment(3_600_000, 1, "a"))
+    assert synced == [(str(tmp_path / "state.new"), state.stat().st_size)]
+    assert MeterLoop("gpu01", state, told).now.boards == {}
 
 
 def test_two_meters_do_not_share_a_file(site: Site) -> None:

@@ -168,14 +168,17 @@ def _read(state: Path) -> Metered:
 
 
 def _write(state: Path, now: Metered) -> None:
-    """A complete file replaces the old one: a meter that is killed here has the old one."""
+    """A complete file replaces the old one: who is killed here, or loses power, has the old one."""
     kept = _Kept(
         seen_by=now.seen_by,
         boards=dict(now.boards),
         hours=tuple(ToldHour.of_board(key, hour) for key, hour in now.hours.items()),
     )
     fresh = state.with_suffix(".new")
-    fresh.write_bytes(kept.model_dump_json().encode())
+    with fresh.open("wb") as file:
+        file.write(kept.model_dump_json().encode())
+        file.flush()
+        os.fsync(file.fileno())
     fresh.replace(state)
 
 
