@@ -106,7 +106,8 @@ class TariffWindow(_Part):
         try:
             window_of(self)
         except InvalidInputError as error:
-            raise ValueError(str(error)) from None
+            refusal = error.refusal
+            raise ValueError(f"{refusal.message} {refusal.hint}".rstrip(". ")) from None
         return self
 
 

@@ -1,5 +1,6 @@
 """Reads a tariff as operators write it, in TOML, and says whether it may be entered."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -86,15 +87,37 @@ def read_tariff(file: str, text: str, zone: str) -> EnteredTariff:
     try:
         tariff = Tariff.model_validate(content)
     except ValidationError as error:
-        raise _refused(file, "; ".join(_faults(error)) + ".") from None
+        raise _refused(file, "; ".join(_faults(error, content)) + ".") from None
     return EnteredTariff(valid_from_s, tariff)
 
 
-def _faults(error: ValidationError) -> Iterator[str]:
+_WORDS = {
+    "missing": "it is missing",
+    "extra_forbidden": "there is no such key",
+    "tuple_type": 'write a list, such as ["acme"]',
+    "mapping_type": "write a table",
+    "model_type": "write a table",
+}
+"""By pydantic's kind of fault, where its own words are for programmers."""
+
+
+def _faults(error: ValidationError, content: Mapping[str, Any]) -> Iterator[str]:
     for fault in error.errors()[:_MOST_FAULTS]:
-        place = ".".join(map(str, fault["loc"]))
-        message = str(fault["msg"]).removeprefix("Value error, ")
+        place = ".".join(_named(fault["loc"], content))
+        message = _WORDS.get(fault["type"], str(fault["msg"]).removeprefix("Value error, "))
+        message = re.sub(r"^(Decimal i|I)nput should", "it should", message)
         yield f"{place}: {message}" if place else message
+
+
+def _named(place: Sequence[str | int], content: Any) -> Iterator[str]:
+    """The place's keys; an entry of a list goes by its name where it has one."""
+    for key in place:
+        try:
+            content = content[key]
+        except (LookupError, TypeError):
+            content = None
+        name = content.get("name") if isinstance(content, Mapping) else None
+        yield name if isinstance(key, int) and isinstance(name, str) else str(key)
 
 
 def _refused(file: str, why: str) -> InvalidInputError:
