@@ -1,6 +1,7 @@
 """``slicewise tariff``: what use costs, from which day on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ from rich.text import Text
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
-from slicewise.cluster.language.periods import clock_text
+from slicewise.cluster.language.periods import clock_text, weekday_and_minute
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime.console import FittingTable, column, console, print_json
 from slicewise.cluster.runtime.input_file import input_text
@@ -33,6 +34,7 @@ from slicewise.slurm_plugin.rules.accounting.tariff import (
     price_spans,
 )
 from slicewise.slurm_plugin.rules.accounting.tariff_file import EXAMPLE, flat
+from slicewise.slurm_plugin.rules.quota.calendar import DAYS
 
 tariff_app = typer.Typer(
     no_args_is_help=True,
@@ -175,15 +177,37 @@ def _keys_table(tariff: Tariff) -> FittingTable:
 
 
 def _spans_table(spans: tuple[PriceSpan, ...], zone: str) -> FittingTable:
-    held = [span for span in spans if span.window]
+    held = _joined(spans)
     return FittingTable(
         (
             column("window", (span.window for span in held)),
+            column("day", (_day_text(span, zone) for span in held)),
             column("from", (clock_text(span.start_s, zone) for span in held)),
             column("until", (clock_text(span.end_s, zone) for span in held)),
             column("factor", (f"{span.factor:f}" for span in held), right=True),
         )
     )
+
+
+def _joined(spans: tuple[PriceSpan, ...]) -> list[PriceSpan]:
+    """Those of windows; what goes on over midnight at the same price is one."""
+    joined: list[PriceSpan] = []
+    for span in spans:
+        last = joined[-1] if joined else None
+        if last and last.end_s == span.start_s and _price(last) == _price(span):
+            joined[-1] = replace(last, end_s=span.end_s)
+        elif span.window:
+            joined.append(span)
+    return joined
+
+
+def _day_text(span: PriceSpan, zone: str) -> str:
+    weekday, _ = weekday_and_minute(span.start_s, zone)
+    return DAYS[weekday]
+
+
+def _price(span: PriceSpan) -> tuple[Tariff | None, str, Decimal]:
+    return span.tariff, span.window, span.factor
 
 
 @tariff_app.command(

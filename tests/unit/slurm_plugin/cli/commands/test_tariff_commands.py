@@ -105,7 +105,8 @@ def test_what_holds_is_shown_with_the_hours_of_windows(ledger: ScriptedLedger) -
     ledger.tariffs = KeptTariffs(record(1, 0, tariff(NIGHT)), record(2, NOW_S + 10**6, tariff()))  # type: ignore[misc]
     shown = said("tariff", "show")
     assert "windows.night.factor" in shown
-    assert "2026-12-01 22:00" in shown
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["night", "tue", "2026-12-01", "22:00", "2026-12-02", "06:00", "0.5"] in lines
     found = read("tariff", "show")
     assert found["in_force"]["tariff"]["prices"]["slice_hour"] == "0.36"
     assert [each["tariff_id"] for each in found["coming"]] == [2]
