@@ -121,10 +121,10 @@ def _print(by: EnergyGrouping, answer: EnergyAnswer) -> None:
         column("kWh", (_kwh_text(line.energy_mj) for line in lines), right=True),
         column("measured", map(_measured_text, lines), right=True),
         column("shared", (_kwh_text(line.shared_mj) for line in lines), right=True, rank=3),
-        column(
-            "nobody's", (_kwh_text(line.idle_mj + line.unknown_mj) for line in lines), right=True
-        ),
     ]
+    nobodys = [line.idle_mj + line.unknown_mj for line in lines]
+    if any(nobodys):
+        columns.append(column("nobody's", map(_kwh_text, nobodys), right=True))
     if by is EnergyGrouping.SERVICE:
         columns.append(column("kWh/M tokens", map(_token_text, lines), right=True, rank=2))
     if any(line.carbon_g is not None for line in lines):

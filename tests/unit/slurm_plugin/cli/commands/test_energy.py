@@ -51,8 +51,20 @@ def test_people_see_kilowatt_hours_and_how_they_are_known(asked: list[EnergyRequ
     words = printed("--by", "service", "--from", "2026-11-01", "--until", "2026-11-03").split()
     assert {"science/chat", "2.000", "50%", "0.500", "0.600"} <= {*words}
     assert "1.500" in words
+    assert "nobody's" not in words
     (request,) = asked
     assert (request.by, request.until_s - request.since_s) == ("service", 2 * 86_400)
+
+
+def test_what_is_nobody_s_is_shown_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(*_: object) -> EnergyAnswer:
+        line = CHAT.model_copy(update={"idle_mj": 3_600_000_000, "unknown_mj": 5_400_000_000})
+        return EnergyAnswer(lines=(line,), power_mw=None)
+
+    answer_from(monkeypatch, {EnergyRequest: answer})
+    monkeypatch.setattr(energy, "load_settings", lambda: site_settings(types=["1g.10gb"]))
+    words = printed("--by", "service").split()
+    assert {"nobody's", "2.500"} <= {*words}
 
 
 def test_json_and_csv_have_the_lines_themselves(asked: list[EnergyRequest]) -> None:
