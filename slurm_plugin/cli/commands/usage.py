@@ -177,7 +177,8 @@ def _money_columns(lines: Sequence[TokenLine]) -> Iterator[Column]:
         costs = [line.millionths for line in lines]
         yield column("cost", map(_money_text, costs), right=True)
         whole = [_per_million(line.millionths, line.priced_tokens) for line in lines]
-        yield column("a million", map(_money_text, whole), right=True, rank=1)
+        if any(each is not None for each in whole):
+            yield column("a million", map(_money_text, whole), right=True, rank=1)
     if any(line.list_millionths is not None for line in lines):
         listed = [_per_million(line.list_millionths, line.listed_tokens) for line in lines]
         yield column("list", map(_money_text, listed), right=True, rank=1)

@@ -130,3 +130,17 @@ def test_with_a_tariff_a_million_tokens_stand_beside_the_list_price(
     assert heading.split()[-6:] == ["cost", "a", "million", "list", "first", "token"]
     assert first.split()[-5:] == ["0.131346", "1.00", "0.50", "81", "ms"]
     assert second.split()[-1] == "0.00"
+
+
+@pytest.mark.parametrize(("tokens", "shown"), [(0, False), (200_000, True)])
+def test_a_million_has_a_column_where_tokens_have_a_price(
+    monkeypatch: pytest.MonkeyPatch, tokens: int, *, shown: bool
+) -> None:
+    async def answer(*_: object) -> TokenUsageAnswer:
+        line = CHAT.model_copy(update={"millionths": 1_000_000, "priced_tokens": tokens})
+        return TokenUsageAnswer(lines=(line,))
+
+    answer_from(monkeypatch, {TokenUsageRequest: answer})
+    monkeypatch.setattr(usage, "load_settings", lambda: site_settings(types=["1g.10gb"]))
+    assert ("a million" in printed()) is shown
+    assert ("5.00" in printed().split()) is shown
