@@ -194,7 +194,7 @@ def _alone(state: Path) -> Iterator[None]:
         raise InvalidInputError(
             Code.VALUE,
             f"--state: {state.parent} can't be written: {error.strerror}.",
-            "Run it as root, or name another file.",
+            "Run it as root, make that folder, or name another file.",
         ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
