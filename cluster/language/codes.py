@@ -919,6 +919,11 @@ class Code(StrEnum):
         One of both is wrong: compare with the node's own meter, and charge nobody by this board
         until you know ([energy](../how-to/energy.md#when-a-counter-is-wrong)).
         """)
+    ENERGY_TWICE = ("SW-ENERGY-TWICE", Area.GPUS, ExitCode.FAILED, """
+        Meters saw more minutes of an hour of a board than it has, so its joules are counted twice.
+
+        Run one meter on a node ([energy](../how-to/energy.md)).
+        """)
     NODE_GRES = ("SW-NODE-GRES", Area.GPUS, ExitCode.FAILED, """
         A node has other GPUs than Slurm expects, or no node of a managed partition has any.
 

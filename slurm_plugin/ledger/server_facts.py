@@ -96,10 +96,14 @@ SELECT held.role, held.application, held.name AS what,
 """)  # noqa: S608
 """Locks that a run has had for long. A leader's is meant to last."""
 _BOARDS = text("""
-SELECT node, gpu_uuid, min(model) AS model, sum(checked_mj)::bigint AS checked_mj,
-       sum(power_mj)::bigint AS power_mj
-  FROM slicewise.energy_boards
- WHERE measure = 'counter' AND hour_s > extract(epoch FROM now() - interval '2 days')
+SELECT node, gpu_uuid, min(model) AS model, coalesce(sum(checked_mj), 0)::bigint AS checked_mj,
+       coalesce(sum(power_mj), 0)::bigint AS power_mj, max(covered_ms)::bigint AS most_covered_ms
+  FROM (SELECT cluster, node, gpu_uuid, min(model) AS model, sum(covered_ms) AS covered_ms,
+               sum(checked_mj) FILTER (WHERE measure = 'counter') AS checked_mj,
+               sum(power_mj) FILTER (WHERE measure = 'counter') AS power_mj
+          FROM slicewise.energy_boards
+         WHERE hour_s > extract(epoch FROM now() - interval '2 days')
+         GROUP BY cluster, node, gpu_uuid, hour_s) AS hours
  GROUP BY cluster, node, gpu_uuid ORDER BY cluster, node, gpu_uuid
 """)
 

@@ -229,3 +229,12 @@ def test_boards_are_compared_with_their_power(books: Books) -> None:
     books.tell(hour.model_copy(update={"power_mj": 700}))
     (board,) = ledger_facts(books.url).boards
     assert (board.node, board.checked_mj, board.power_mj) == ("gpu01", 1000, 700)
+    assert board.most_covered_ms == HOUR_S * 1000
+
+
+def test_what_two_meters_saw_of_an_hour_is_known(books: Books) -> None:
+    hour = books.hour({0: 1000}, hour=28)
+    books.tell(hour)
+    books.tell(hour, books.hour({0: 1000}, hour=29), by="m2")
+    (board,) = ledger_facts(books.url).boards
+    assert board.most_covered_ms == 2 * HOUR_S * 1000

@@ -26,6 +26,8 @@ LINE_FIELDS: Mapping[EnergyGroup, tuple[str, ...]] = {
 MJ_PER_KWH = 3_600_000_000
 _OFF = 0.2
 """How far a board's counter and its power, times time, may be apart."""
+_LONG_HOUR_MS = 66 * 60_000
+"""Clocks are set by less than a tenth of an hour, as a rule."""
 _ENOUGH_MJ = 1_000_000
 """Less than so many millijoules say nothing about a counter."""
 
@@ -181,6 +183,21 @@ def with_silent(hours: Sequence[ToldHour], job_ids: Iterable[int]) -> tuple[Told
     )
     now = hours[newest].model_copy(update={"parts": hours[newest].parts + parts})
     return (*hours[:newest], now, *hours[newest + 1 :])
+
+
+def meter_findings(checked: Sequence[CheckedBoard]) -> tuple[Finding, ...]:
+    """Boards of which meters saw more than the hour has: they are counted twice."""
+    return tuple(
+        warning(
+            Code.ENERGY_TWICE,
+            f"Meters of {board.node} saw {board.most_covered_ms / 60_000:.0f} minutes of an hour of"
+            f" {board.gpu_uuid}",
+            "two meters with a file each count everything twice; or the node's clock was set back",
+            advice="Run one: as slicewise-meter.service, or in a container.",
+        )
+        for board in checked
+        if board.most_covered_ms > _LONG_HOUR_MS
+    )
 
 
 def counter_findings(checked: Sequence[CheckedBoard]) -> tuple[Finding, ...]:

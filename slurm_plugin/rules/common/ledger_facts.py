@@ -22,13 +22,18 @@ class LockHolder:
 
 @dataclass(frozen=True)
 class CheckedBoard:
-    """What a board's counter, and its power times time, say of the same hours."""
+    """What a board's counter, and its power times time, say of the same hours.
+
+    Attributes:
+        most_covered_ms: of the hour of which meters together saw most.
+    """
 
     node: str
     gpu_uuid: str
     model: str
     checked_mj: int
     power_mj: int
+    most_covered_ms: int = 0
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.findings import Finding, Mend, Place, error, hint, warning
-from slicewise.slurm_plugin.rules.accounting.energy import counter_findings
+from slicewise.slurm_plugin.rules.accounting.energy import counter_findings, meter_findings
 from slicewise.slurm_plugin.rules.common.ledger_facts import LedgerFacts
 from slicewise.slurm_plugin.rules.site.facts import WayBackFacts
 
@@ -32,6 +32,7 @@ def ledger_checks(facts: LedgerFacts) -> tuple[Finding, ...]:
         *_holders(facts),
         *_connections(facts),
         *counter_findings(facts.boards),
+        *meter_findings(facts.boards),
     )
 
 

@@ -10,6 +10,7 @@ from slicewise.slurm_plugin.rules.accounting.energy import (
     UnmeasuredRow,
     counter_findings,
     energy_sums,
+    meter_findings,
     modelled,
 )
 from slicewise.slurm_plugin.rules.common.ledger_facts import CheckedBoard
@@ -80,3 +81,13 @@ def test_a_counter_that_is_off_by_more_than_a_fifth_is_found() -> None:
     assert [
         finding.what.split()[0] for finding in counter_findings((right, wrong, stands, little))
     ] == ["GPU-2", "GPU-3"]
+
+
+def test_two_meters_of_a_board_are_named() -> None:
+    one, two = (
+        CheckedBoard("gpu01", "GPU-1", MODEL, 0, 0, most_covered_ms=minutes * 60_000)
+        for minutes in (60, 118)
+    )
+    (said,) = meter_findings((one, two))
+    assert said.code == "SW-ENERGY-TWICE"
+    assert "118 minutes" in said.what
