@@ -15,7 +15,7 @@ CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.tari
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
 
 -- Nothing that was used is priced anew: only a cluster's first tariff may begin in the past. Amounts
--- of two currencies have no sum. The lock makes two first tariffs one after the other.
+-- of two currencies have no sum; a tariff that was replaced before it held had none. The lock makes two first tariffs one after the other.
 CREATE FUNCTION slicewise.check_tariff() RETURNS trigger LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -27,8 +27,11 @@ BEGIN
             USING ERRCODE = 'check_violation';
     END IF;
     IF EXISTS (SELECT FROM slicewise.tariffs t
-                WHERE t.cluster = NEW.cluster
-                  AND t.document ->> 'currency' <> NEW.document ->> 'currency') THEN
+                WHERE t.cluster = NEW.cluster AND t.valid_from_s <> NEW.valid_from_s
+                  AND t.document ->> 'currency' <> NEW.document ->> 'currency'
+                  AND NOT EXISTS (SELECT FROM slicewise.tariffs n
+                                   WHERE (n.cluster, n.valid_from_s) = (t.cluster, t.valid_from_s)
+                                     AND n.id > t.id)) THEN
         RAISE EXCEPTION 'a tariff in %: the cluster has another currency',
             NEW.document ->> 'currency' USING ERRCODE = 'check_violation';
     END IF;

@@ -40,9 +40,9 @@ def charges(
     wanted = WantedCharges(request.tenant, principal.tenants, reader)
     after = request.after or ChargeCursor(part="runs", now_s=int(wall_s()))
     book = ledger.tariffs.book(zone)
-    spans = price_spans(book.records, request.since_s, request.until_s, zone)
+    spans = price_spans(book.records, request.since_s, request.until_s, book.zone)
     lines, more = _PARTS[after.part](ledger, wanted, spans, book, after)
-    currency = book.records[0].tariff.currency if book.records else ""
+    currency = book.records[-1].tariff.currency if book.records else ""
     return ChargesAnswer(currency=currency, now_s=after.now_s, lines=lines, more=more)
 
 
@@ -59,7 +59,7 @@ def all_charges(
 def slice_price(request: SlicePriceRequest, ledger: Ledger, zone: str) -> SlicePriceAnswer:
     """What a slice of a type costs a tenant now, and in the day to come."""
     book, now_s = ledger.tariffs.book(zone), int(wall_s())
-    spans = price_spans(book.records, now_s, now_s + _DAY_S, zone)
+    spans = price_spans(book.records, now_s, now_s + _DAY_S, book.zone)
     if spans[0].tariff is None:
         return SlicePriceAnswer()
     return SlicePriceAnswer(

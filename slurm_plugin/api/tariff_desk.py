@@ -15,7 +15,11 @@ from slicewise.slurm_plugin.rules.accounting.tariff_file import (
     changes,
     check_entry,
     read_tariff,
+    unknown_names,
 )
+
+_MOST_UNKNOWN = 50
+"""Names that an answer has at most."""
 
 
 class TariffDesk(LedgerDesk):
@@ -61,6 +65,9 @@ class TariffDesk(LedgerDesk):
             valid_from_s=entered.valid_from_s,
             changes=changes(entered, records),
             replaces=any(record.valid_from_s == entered.valid_from_s for record in records),
+            unknown=unknown_names(
+                entered.tariff, self._cluster_state.quotas.policy, self._settings.models
+            )[:_MOST_UNKNOWN],
         )
 
     async def _tariffs(self, _: TariffsRequest, principal: Principal) -> TariffsAnswer:

@@ -29,12 +29,14 @@ class TariffAnswer(WholeAnswer):
     Attributes:
         valid_from_s: from when on, in Unix seconds.
         replaces: whether another tariff was entered for the same moment.
+        unknown: names of tenants and GPU types that the cluster has not, with their places.
         tariff_id: the ledger's number; None if nothing was written.
     """
 
     valid_from_s: int
     changes: tuple[TariffChange, ...]
     replaces: bool
+    unknown: tuple[str, ...] = ()
     tariff_id: int | None = None
 
 

@@ -45,9 +45,9 @@ class MoneyLoop:
         book = self._ledger.tariffs.book(self._zone)
         record = in_force(book.records, now_s)
         budgets = record.tariff.budgets if record else {}
-        begin_s = first_period_s(budgets.values(), now_s, self._zone)
+        begin_s = first_period_s(budgets.values(), now_s, book.zone)
         if not budgets or begin_s >= now_s:
             return ()
-        spans = price_spans(book.records, begin_s, now_s, self._zone)
+        spans = price_spans(book.records, begin_s, now_s, book.zone)
         lines = merged(all_charges(self._ledger, WantedCharges(), spans, book, now_s))
         return money_budget_statuses(budgets, lines, book, now_s)

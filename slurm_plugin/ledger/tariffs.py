@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import insert, select, text
 
-from slicewise.cluster.language.periods import Period, period_start_s
+from slicewise.cluster.language.periods import Period, next_start_s
 from slicewise.cluster.language.persons import NOBODY
 from slicewise.cluster.runtime.database import reading, writing
 from slicewise.slurm_plugin.ledger import reads
@@ -153,9 +153,12 @@ class Tariffs(LedgerPart):
             return _records(connection, self._cluster)
 
     def book(self, zone: str) -> PriceBook:
-        """All by which use is priced: a tenant that is moved has another class from midnight on."""
+        """All by which use is priced: a tenant that is moved has another class from the next
+        midnight on. The time zone is that of the tariffs, once there is one.
+        """
         with reading(self._engine) as connection:
             records = _records(connection, self._cluster)
+            zone = records[-1].tariff.time_zone or zone if records else zone
             return PriceBook(records, _parents(connection, self._cluster, zone), zone)
 
     def passed_on(
@@ -276,6 +279,7 @@ def _parents(connection: Any, cluster: str, zone: str) -> Mapping[str, Sequence[
         is_new = tenant not in parents or tenant in removed
         removed.discard(tenant)
         if is_new or parent is not None:
-            day_s = period_start_s(Period.DAY, at_s, zone)
+            # Nothing of the day in which it is moved is priced anew.
+            day_s = next_start_s(Period.DAY, at_s, zone) or 0
             parents.setdefault(tenant, []).append((day_s, parent or ""))
     return parents

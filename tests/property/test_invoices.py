@@ -11,6 +11,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slicewise.cluster.language.currencies import minor_digits
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.slurm_plugin.rules.accounting.charge_lines import (
     ChargeLine,
@@ -26,7 +27,6 @@ from slicewise.slurm_plugin.rules.accounting.charge_lines import (
 from slicewise.slurm_plugin.rules.accounting.invoice import (
     invoice_sums,
     list_per_million_tokens,
-    minor_digits,
     money_text,
     payables,
     per_million_tokens,

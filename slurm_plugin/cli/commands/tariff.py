@@ -136,6 +136,9 @@ def _print(answer: TariffAnswer, zone: str) -> None:
     )
     console().print(Text(f"From {clock_text(answer.valid_from_s, zone)} on:"))
     console().print(table.or_say("It changes nothing."))
+    if answer.unknown:
+        names = ", ".join(answer.unknown)
+        console().print(Text(f"The cluster has no such tenant, or GPU type: {names}"))
     if answer.replaces:
         console().print(Text("It takes the place of another tariff from that moment."))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Literal
 
+from slicewise.cluster.language.currencies import minor_digits
 from slicewise.cluster.language.meters import (
     CACHED_PROMPT_TOKENS,
     OUTPUT_TOKENS,
@@ -19,16 +20,6 @@ from slicewise.slurm_plugin.rules.accounting.tariff import MILLIONTHS, money
 
 _TOKENS = frozenset({PROMPT_TOKENS.name, CACHED_PROMPT_TOKENS.name, OUTPUT_TOKENS.name})
 InvoiceGroup = Literal["person", "service", "tenant", "day", "month"]
-
-
-_NO_DIGITS = frozenset(
-    {
-        *("BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "UYI"),
-        *("VND", "VUV", "XAF", "XOF", "XPF"),
-    }
-)
-_THREE_DIGITS = frozenset({"BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"})
-"""Currencies whose minor unit is not a hundredth: ISO 4217, list one."""
 
 
 @dataclass(frozen=True)
@@ -137,13 +128,6 @@ def _payable(payer: str, millionths: int, currency: str) -> Payable:
     owed = (Decimal(millionths) / MILLIONTHS).quantize(unit, ROUND_HALF_EVEN)
     # Adding 0 makes an amount that is rounded up to nothing 0.00, not -0.00.
     return Payable(payer, millionths, int(owed * MILLIONTHS) - millionths, f"{owed + 0:f}")
-
-
-def minor_digits(currency: str) -> int:
-    """Decimals of the currency's minor unit: 2 for EUR, 0 for JPY."""
-    if currency in _NO_DIGITS:
-        return 0
-    return 3 if currency in _THREE_DIGITS else 2
 
 
 def money_text(millionths: int) -> str:

@@ -10,9 +10,18 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from slicewise.cluster.language.accounts import account_name
+from slicewise.cluster.language.currencies import CURRENCIES
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.meters import (
     CACHED_PROMPT_TOKENS,
@@ -53,8 +62,32 @@ Price = Annotated[
     Field(ge=0, le=10**9, max_digits=16, decimal_places=6, allow_inf_nan=False),
 ]
 """Of a unit of a meter: at most six decimals."""
-Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$")]
-TenantName = Annotated[Name, BeforeValidator(lambda text: account_name(str(text)))]
+
+
+def _account(value: object) -> object:
+    return account_name(value) if isinstance(value, str) else value
+
+
+def _trimmed(text: str) -> str:
+    if text != text.strip():
+        raise ValueError("leave out the blanks around it")
+    return text
+
+
+Name = Annotated[
+    str,
+    Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$"),
+    AfterValidator(_trimmed),
+]
+TenantName = Annotated[Name, BeforeValidator(_account)]
+ServiceName = Annotated[str, Field(max_length=128, pattern=r"^(\*|[^/\s]+/[^/\s]+)$")]
+"""OWNER/NAME, or ``ANY_SERVICE``."""
+
+
+def _currency(text: str) -> str:
+    if text not in CURRENCIES:
+        raise ValueError("write a currency of ISO 4217, such as EUR")
+    return text
 
 
 class _Part(BaseModel):
@@ -63,6 +96,9 @@ class _Part(BaseModel):
 
 class Prices(_Part):
     """What a unit of each meter costs; of a class, what is left out is as for all others.
+
+    What a class names takes the place of all that would stand in for it: its ``slice_hour`` is for
+    every type that it does not name itself, its ``million_prompt_tokens`` for cached ones, too.
 
     A further meter, as kilowatt-hours, is a further key here and in ``METER_PRICES``.
 
@@ -129,18 +165,28 @@ class Tariff(_Part):
     Attributes:
         currency: by ISO 4217; a cluster has one for all time.
         windows: of several that hold, the first counts.
+        time_zone: by which it begins, and its days and windows are: that of the ledger when it was
+            entered, which is not in the file; "" where nobody has noted it.
         list_prices: what a million tokens of a service (OWNER/NAME, or ``ANY_SERVICE``) would cost
             elsewhere: shown beside, never charged.
     """
 
-    currency: Annotated[str, Field(pattern="^[A-Z]{3}$")]
+    currency: Annotated[str, AfterValidator(_currency)]
+    time_zone: str = ""
     prices: Prices
     classes: Mapping[Name, TariffClass] = Field({}, max_length=_MOST_NAMES)
     windows: tuple[TariffWindow, ...] = Field((), max_length=64)
-    list_prices: Mapping[Annotated[str, Field(max_length=128)], Price] = Field(
-        {}, max_length=_MOST_NAMES
-    )
+    list_prices: Mapping[ServiceName, Price] = Field({}, max_length=_MOST_NAMES)
     budgets: Mapping[TenantName, MoneyBudget] = Field({}, max_length=_MOST_NAMES)
+
+    @field_validator("budgets", mode="before")
+    @classmethod
+    def _has_each_tenant_once(cls, budgets: object) -> object:
+        if isinstance(budgets, Mapping):
+            names = [account_name(str(name)) for name in budgets]
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                raise ValueError(f"the same tenant twice: {', '.join(twice[:10])}")
+        return budgets
 
     @field_validator("classes")
     @classmethod
@@ -236,10 +282,11 @@ def price_spans(
 ) -> tuple[PriceSpan, ...]:
     """The time from ``from_s`` up to ``until_s``, cut where a day begins or a price changes."""
     spans: list[PriceSpan] = []
-    for start_s, end_s in pairwise(sorted(_cuts(records, from_s, until_s, zone))):
+    hours = {record.tariff_id: _hours(record.tariff) for record in records}
+    for start_s, end_s in pairwise(sorted(_cuts(records, hours, from_s, until_s, zone))):
         record = in_force(records, start_s)
         tariff = record.tariff if record else None
-        held = _window_at(tariff, start_s, zone)
+        held = _window_at(hours[record.tariff_id], start_s, zone) if record else None
         span = PriceSpan(
             *(start_s, end_s, date_text(start_s, zone), tariff),
             *((held.name, held.factor) if held else ("", Decimal(1))),
@@ -253,7 +300,21 @@ def price_spans(
     return tuple(spans)
 
 
-def _cuts(records: Sequence[TariffRecord], from_s: int, until_s: int, zone: str) -> Iterator[int]:
+_Hours = Sequence[tuple[TariffWindow, Window]]
+"""A tariff's windows, and each as the calendar has it."""
+
+
+def _hours(tariff: Tariff) -> _Hours:
+    return [(window, window_of(window)) for window in tariff.windows]
+
+
+def _cuts(
+    records: Sequence[TariffRecord],
+    hours: Mapping[int, _Hours],
+    from_s: int,
+    until_s: int,
+    zone: str,
+) -> Iterator[int]:
     seen = {from_s, until_s}
     day_s: int | None = period_start_s(Period.DAY, from_s, zone)
     while day_s is not None and day_s < until_s:
@@ -262,8 +323,8 @@ def _cuts(records: Sequence[TariffRecord], from_s: int, until_s: int, zone: str)
     seen.update(record.valid_from_s for record in records)
     minutes = {
         minute
-        for record in records
-        for window in map(window_of, record.tariff.windows)
+        for each in hours.values()
+        for _, window in each
         for minute in (window.begin_min, window.end_min)
     }
     if minutes:
@@ -271,11 +332,11 @@ def _cuts(records: Sequence[TariffRecord], from_s: int, until_s: int, zone: str)
     return (at_s for at_s in seen if from_s <= at_s <= until_s)
 
 
-def _window_at(tariff: Tariff | None, at_s: int, zone: str) -> TariffWindow | None:
-    if tariff is None or not tariff.windows:
+def _window_at(hours: _Hours, at_s: int, zone: str) -> TariffWindow | None:
+    if not hours:
         return None
     moment = Moment(at_s, *weekday_and_minute(at_s, zone))
-    return next((each for each in tariff.windows if holds(window_of(each), moment)), None)
+    return next((named for named, window in hours if holds(window, moment)), None)
 
 
 def class_of(book: PriceBook, tariff: Tariff, tenant: str, at_s: int) -> str:

@@ -1,7 +1,7 @@
 """Reads a tariff as operators write it, in TOML, and says whether it may be entered."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -13,6 +13,7 @@ from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.periods import clock_text, midnight_s
 from slicewise.cluster.language.toml_text import read_toml
 from slicewise.slurm_plugin.rules.accounting.tariff import (
+    ANY_SERVICE,
     Tariff,
     TariffRecord,
     document,
@@ -34,10 +35,11 @@ slice_hour_by_type = { "3g.40gb" = 0.40 }
 # million_output_tokens = 0.40
 # thousand_requests = 0.05
 
-# Tenants with prices of their own, and all below them; what is left out is as above.
+# Tenants with prices of their own, and all below them; what is left out is as above. A class's
+# slice_hour is for each type that it does not name, its million_prompt_tokens for cached ones, too.
 # [classes.external]
 # tenants = ["acme"]
-# prices = { slice_hour = 0.90 }
+# prices = { slice_hour = 0.90, slice_hour_by_type = { "3g.40gb" = 1.00 } }
 
 # Hours in which slice-hours cost a multiple of their price. Of several the first counts.
 # [[windows]]
@@ -64,6 +66,7 @@ slice_hour_by_type = { "3g.40gb" = 0.40 }
 
 _HINT = "See: slicewise tariff apply --example"
 _VALID_FROM = "valid_from"
+_ZONE = "time_zone"
 _MOST_FAULTS = 20
 
 
@@ -84,8 +87,10 @@ def read_tariff(file: str, text: str, zone: str) -> EnteredTariff:
     valid_from_s = midnight_s(content.pop(_VALID_FROM, None), zone)
     if valid_from_s is None:
         raise _refused(file, f"{_VALID_FROM}: give a date, such as 2027-01-01.")
+    if _ZONE in content:
+        raise _refused(file, f"{_ZONE}: it is that of the ledger, leave it out.")
     try:
-        tariff = Tariff.model_validate(content)
+        tariff = Tariff.model_validate({**content, _ZONE: zone})
     except ValidationError as error:
         raise _refused(file, "; ".join(_faults(error, content)) + ".") from None
     return EnteredTariff(valid_from_s, tariff)
@@ -127,8 +132,8 @@ def _refused(file: str, why: str) -> InvalidInputError:
 def check_entry(
     entered: EnteredTariff, records: Sequence[TariffRecord], now_s: float, zone: str
 ) -> None:
-    """Raise InvalidInputError (SW-VALUE) if it would price anew what was used, or change the
-    currency.
+    """Raise InvalidInputError (SW-VALUE) if it would price anew what was used, or have another
+    currency or time zone than those from other moments on. Tariffs that were replaced don't count.
     """
     if records and entered.valid_from_s < now_s:
         raise InvalidInputError(
@@ -137,7 +142,16 @@ def check_entry(
             " cluster's first tariff may begin in the past.",
             "Nothing that was used is priced anew: give tomorrow or a later day.",
         )
-    if others := {record.tariff.currency for record in records} - {entered.tariff.currency}:
+    moments = {record.valid_from_s for record in records} - {entered.valid_from_s}
+    held = [record.tariff for at_s in moments if (record := in_force(records, at_s))]
+    if zones := {tariff.time_zone for tariff in held} - {entered.tariff.time_zone, ""}:
+        raise InvalidInputError(
+            Code.VALUE,
+            f"[ledger] time_zone is {entered.tariff.time_zone}, and the cluster's tariffs go by"
+            f" {', '.join(sorted(zones))}: what was used has its days and nights by that.",
+            "Set [ledger] time_zone back.",
+        )
+    if others := {tariff.currency for tariff in held} - {entered.tariff.currency}:
         raise InvalidInputError(
             Code.VALUE,
             f"currency is {entered.tariff.currency}, and the cluster's tariffs are in"
@@ -169,7 +183,31 @@ def changes(entered: EnteredTariff, records: Sequence[TariffRecord]) -> tuple[Ta
 
 def flat(tariff: Tariff) -> Mapping[str, str]:
     """Every value of a tariff by its key, such as ``windows.night.factor``."""
-    return dict(_flat(document(tariff)))
+    return dict(_flat({key: it for key, it in document(tariff).items() if key != _ZONE}))
+
+
+def unknown_names(
+    tariff: Tariff, tenants: Container[str], types: Container[str]
+) -> tuple[str, ...]:
+    """Names of tenants and GPU types by which nothing will be priced now, each with its place."""
+    priced = [("prices", tariff.prices)]
+    priced += [(f"classes.{name}.prices", each.prices) for name, each in tariff.classes.items()]
+    named = [(f"classes.{name}", each.tenants) for name, each in tariff.classes.items()]
+    named += [("budgets", (*tariff.budgets,)), ("list_prices", (*tariff.list_prices,))]
+    return (
+        *(
+            f"{where}: {name}"
+            for where, each in priced
+            for name in each.slice_hour_by_type
+            if name not in types
+        ),
+        *(
+            f"{where}: {name}"
+            for where, names in named
+            for name in names
+            if name != ANY_SERVICE and name.partition("/")[0] not in tenants
+        ),
+    )
 
 
 def _flat(value: Any, at: str = "") -> Iterator[tuple[str, str]]:

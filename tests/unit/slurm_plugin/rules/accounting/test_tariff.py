@@ -24,6 +24,7 @@ from slicewise.slurm_plugin.rules.accounting.tariff_file import (
     changes,
     check_entry,
     read_tariff,
+    unknown_names,
 )
 
 NIGHTS = """
@@ -165,6 +166,12 @@ def test_the_example_is_a_tariff_also_with_all_that_is_a_comment() -> None:
         ("valid_from = 0001-01-01", "valid_from: give a date"),
         ("valid_from = 9999-12-31", "valid_from: give a date"),
         ("currency = 'Euro'", "currency"),
+        ("currency = 'EUT'", "currency: write a currency of ISO 4217"),
+        ("time_zone = 'UTC'", "time_zone: it is that of the ledger"),
+        ("prices = { slice_hour_by_type = { '3g.40gb ' = 1 } }", "leave out the blanks"),
+        ("classes = { a = { tenants = [1, {a = 1}], prices = {} } }", "classes.a.tenants.0"),
+        ("budgets = { Vision = { amount = 1 }, vision = { amount = 2 } }", "same tenant twice"),
+        ("list_prices = { chat = 1 }", "list_prices.chat"),
         ("prices = { slice_hour = -1 }", "prices.slice_hour"),
         ("prices = { slice_hour = nan }", "prices.slice_hour"),
         ("prices = { slice_hour = true }", "prices.slice_hour: write a number"),
@@ -215,6 +222,58 @@ def test_nothing_that_was_used_is_priced_anew() -> None:
     francs = tariff().model_copy(update={"currency": "CHF"})
     with pytest.raises(InvalidInputError, match="no sum"):
         check_entry(entered, [record(1, 0, francs)], 0, BERLIN)
+    # A slip that never held counts no more.
+    slip = record(1, entered.valid_from_s, francs)
+    check_entry(entered, [slip], 0, BERLIN)
+    later_s = entered.valid_from_s + 86_400
+    mended = record(3, later_s, tariff())
+    check_entry(entered, [slip, record(2, later_s, francs), mended], 0, BERLIN)
+    of_utc = tariff().model_copy(update={"time_zone": "UTC"})
+    with pytest.raises(InvalidInputError, match="go by UTC"):
+        check_entry(entered, [record(1, 0, of_utc)], 0, BERLIN)
+
+
+def test_names_by_which_nothing_will_be_priced_are_told() -> None:
+    seen = tariff(
+        """
+[prices]
+slice_hour_by_type = { "3G.40GB" = 1, "1g.10gb" = 1 }
+[classes.external]
+tenants = ["acme", "vision"]
+prices = { slice_hour_by_type = { "2g" = 1 } }
+[list_prices]
+"*" = 1
+"vision/chat" = 1
+"visio/chat" = 1
+[budgets.optics]
+amount = 1
+"""
+    )
+    assert unknown_names(seen, {"vision"}, {"1g.10gb"}) == (
+        "prices: 3G.40GB",
+        "classes.external.prices: 2g",
+        "classes.external: acme",
+        "budgets: optics",
+        "list_prices: visio/chat",
+    )
+
+
+def test_what_a_class_names_goes_before_all_that_stands_in_for_it() -> None:
+    # As --example and the how-to say.
+    text = """
+[prices]
+slice_hour_by_type = { "3g.40gb" = 0.4 }
+million_prompt_tokens = 0.1
+million_cached_prompt_tokens = 0.02
+[classes.external]
+tenants = ["acme"]
+prices = { slice_hour = 0.9, million_prompt_tokens = 0.3 }
+"""
+    book = book_of((0, tariff(text)))
+    (span,) = price_spans(book.records, OCTOBER, OCTOBER + 3600, BERLIN)
+    assert slice_hour_price(book, span, "acme", ("3g.40gb",)) == Decimal("0.9")
+    assert usage_price(book, span, "acme", "cached-prompt-tokens") == Decimal("0.3")
+    assert usage_price(book, span, "vision", "cached-prompt-tokens") == Decimal("0.02")
 
 
 def test_what_changes_is_told_key_by_key() -> None:
