@@ -20,7 +20,8 @@ from slicewise.slurm_plugin.rules.accounting.tariff_file import TariffChange
 
 MOST_BYTES = 48 * 1024
 """Of a tariff's text, so that it fits into a request."""
-_MOST_DAYS = 400
+MOST_DAYS = 400
+"""Days of charges that are asked for at once."""
 
 
 class TariffAnswer(WholeAnswer):
@@ -118,6 +119,6 @@ class ChargesRequest(Request, Asks[ChargesAnswer], get="charges"):
 
     @model_validator(mode="after")
     def _is_a_time(self) -> Self:
-        if not self.since_s < self.until_s <= self.since_s + _MOST_DAYS * 86_400:
-            raise ValueError(f"ask for {_MOST_DAYS} days at most")
+        if not self.since_s < self.until_s <= self.since_s + MOST_DAYS * 86_400:
+            raise ValueError(f"ask for {MOST_DAYS} days at most")
         return self

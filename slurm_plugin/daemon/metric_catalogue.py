@@ -274,6 +274,13 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         _TENANT,
     ),
     MetricSpec(
+        "slicewise_tenant_money_budget_period_end_timestamp_seconds",
+        "gauge",
+        "seconds",
+        "When the running period of that ends, in Unix seconds: then all of it is left again.",
+        _TENANT,
+    ),
+    MetricSpec(
         "slicewise_tenant_money_budget_warn_ratio",
         "gauge",
         "ratio",

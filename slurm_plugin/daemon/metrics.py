@@ -227,6 +227,8 @@ class _State(Collector):
             yield _by_tenant(f"money_budget_{name}", values)
         warn_at = {status.tenant: status.warn_at for status in money}
         yield _by_tenant("money_budget_warn_ratio", warn_at)
+        ends_s = {status.tenant: status.ends_s for status in money}
+        yield _by_tenant("money_budget_period_end_timestamp_seconds", ends_s)
 
 
 def _by_tenant(what: str, values: Mapping[str, float]) -> Metric:

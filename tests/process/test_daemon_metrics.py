@@ -70,7 +70,7 @@ async def busy(monkeypatch: pytest.MonkeyPatch) -> Metrics:
     cluster_state.requeues.count = 4
     cluster_state.quotas.left_millislice_s = {"vision": -500, "nlp": 7}
     cluster_state.quotas.left_tokens = {"vision": 1_500, "nlp": 7}
-    cluster_state.money_budgets = (MoneyBudgetStatus("vision", 9_000_000, -5, 0.8),)
+    cluster_state.money_budgets = (MoneyBudgetStatus("vision", 9_000_000, -5, 0.8, 1_700_000_000),)
     await cluster_state.turn()
     for energy_mj in (0, 5000):
         cluster_state.node_power.hear(told_energy(energy_mj), {})
@@ -161,6 +161,7 @@ SHOWN = {
     ("slicewise_tenant_money_budget_amount_millionths", "vision"): 9_000_000,
     ("slicewise_tenant_money_budget_left_millionths", "vision"): -5,
     ("slicewise_tenant_money_budget_warn_ratio", "vision"): 0.8,
+    ("slicewise_tenant_money_budget_period_end_timestamp_seconds", "vision"): 1_700_000_000,
     ("slicewise_tenant_budget_amount_millislice_seconds", "nlp"): None,
     ("slicewise_tenant_budget_left_millislice_seconds", "nlp"): None,
 }

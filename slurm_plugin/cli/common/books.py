@@ -1,11 +1,13 @@
 """The ledger's books as the daemon shows them: users see those of their own tenants."""
 
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
 from slicewise.cluster.rpc.messages import ViewRequest
 from slicewise.slurm_plugin.cli.common.answer_pages import pages
 from slicewise.slurm_plugin.common.ledger_requests import SharesRequest, StatementRequest
-from slicewise.slurm_plugin.common.tariff_requests import ChargesRequest
+from slicewise.slurm_plugin.common.tariff_requests import MOST_DAYS, ChargesRequest
 from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine, merged
 from slicewise.slurm_plugin.rules.accounting.statement import totals
 from slicewise.slurm_plugin.rules.accounting.types import ShareLine, Statement
@@ -49,8 +51,15 @@ class Books:
     ) -> tuple[str, tuple[ChargeLine, ...]]:
         """Return the currency ("" without a tariff), and all that was charged in that time.
 
-        Of a tenant, its own and what it pays for, where the caller may see it.
+        Of a tenant, its own and what it pays for, where the caller may see it. Raises
+        InvalidInputError (SW-VALUE) for more than ``MOST_DAYS``.
         """
+        if until_s - from_s > MOST_DAYS * 86_400:
+            raise InvalidInputError(
+                Code.VALUE,
+                f"That is more than {MOST_DAYS} days: charges are listed of so many at most.",
+                "Ask for a part of it: --from and --until.",
+            )
         request = ChargesRequest.of(tenant=tenant, since_s=from_s, until_s=until_s)
         answers = tuple(
             pages(lambda after: self._daemon.call(request.model_copy(update={"after": after})))

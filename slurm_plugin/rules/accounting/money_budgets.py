@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from slicewise.cluster.language.periods import Period, period_start_s
+from slicewise.cluster.language.periods import Period, next_start_s, period_start_s
 from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine
 from slicewise.slurm_plugin.rules.accounting.tariff import (
     MILLIONTHS,
@@ -20,12 +20,14 @@ class MoneyBudgetStatus:
     Attributes:
         amount_millionths, left_millionths: of the currency; less than 0 is beyond the budget.
         warn_at: part of the amount from which on it is said.
+        ends_s: when the period ends, in Unix seconds.
     """
 
     tenant: str
     amount_millionths: int
     left_millionths: int
     warn_at: float
+    ends_s: int
 
     @property
     def used_millionths(self) -> int:
@@ -68,6 +70,7 @@ def money_budget_statuses(
             amount := int(budgets[tenant].amount * MILLIONTHS),
             amount - used[tenant],
             float(budgets[tenant].warn_at),
+            next_start_s(Period(budgets[tenant].period), now_s, book.zone) or now_s,
         )
         for tenant in sorted(budgets)
     )

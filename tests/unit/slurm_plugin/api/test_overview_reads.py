@@ -146,7 +146,7 @@ async def test_watts_are_those_that_meters_told_lately(
 
 
 async def test_budgets_in_money_are_told_as_they_were_last_looked_at(state: ClusterState):
-    state.money_budgets = (MoneyBudgetStatus("vision", 1_000_000, 0, 0.8),)
+    state.money_budgets = (MoneyBudgetStatus("vision", 1_000_000, 0, 0.8, 0),)
     for reader in (ROOT, ALICE):
         answer = await asked(Reads(settings(), ScriptedSlurm(), ScriptedLedger(), state), reader)
         assert [one.what for one in answer.attention if one.code == "SW-BUDGET-LOW"] == [

@@ -41,7 +41,8 @@ async def test_it_looks_each_ten_minutes_and_forgets_what_it_can_no_longer_see(
     loop = MoneyLoop(ledger, state, "UTC")
     await loop.turn()
     (status,) = state.money_budgets
-    assert status == MoneyBudgetStatus("vision", 5_000_000, 4_640_000, 0.8)
+    assert status == MoneyBudgetStatus("vision", 5_000_000, 4_640_000, 0.8, status.ends_s)
+    assert status.ends_s > NOW_S
 
     def refuse(_zone: str) -> None:
         raise OutsideError("SW-DATABASE-FAILED", "no")

@@ -3,13 +3,14 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders.tenants import policy_of, tenant
 from stand_ins.daemon_in_process import answer_from
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
-from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
 from slicewise.cluster.language.jobs import JobState
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.cluster.rpc.client import DaemonClient
@@ -119,3 +120,9 @@ def test_without_a_daemon_it_says_so_though_the_database_could_be_read(
     nowhere = DaemonSettings(run_dir=tmp_path)
     with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
         Books(DaemonClient(nowhere)).statement(None, 0)
+
+
+def test_of_more_days_than_are_listed_at_once_the_daemon_is_not_asked() -> None:
+    nobody: Any = None
+    with pytest.raises(InvalidInputError, match="more than 400 days"):
+        Books(nobody).charges(None, 0, 401 * 86_400)

@@ -51,8 +51,8 @@ def test_those_below_count_and_only_what_is_of_the_period() -> None:
         line("2026-10-28 01:00", "optics", 9_000_000),
     ]
     assert money_budget_statuses(BUDGETS.budgets, lines, book, NOW_S) == (
-        MoneyBudgetStatus("science", 10_500_000, 3_500_000, 0.8),
-        MoneyBudgetStatus("vision", 2_000_000, -500_000, 0.5),
+        MoneyBudgetStatus("science", 10_500_000, 3_500_000, 0.8, local_s("2026-11-01 00:00")),
+        MoneyBudgetStatus("vision", 2_000_000, -500_000, 0.5, local_s("2026-10-29 00:00")),
     )
 
 

@@ -470,7 +470,7 @@ def test_an_overdraft_counts_as_left():
 
 def test_a_budget_in_money_is_told_of_from_the_part_on_of_which_the_tariff_warns():
     def told(left: int, reader: Principal) -> list[tuple[Severity, str]]:
-        budget = MoneyBudgetStatus("vision", 10_500_000, left, 0.8)
+        budget = MoneyBudgetStatus("vision", 10_500_000, left, 0.8, 0)
         answer = overview(facts(money_budgets=(budget,)), reader)
         return [(one.severity, one.what) for one in answer.attention]
 
