@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
@@ -179,6 +180,11 @@ class Tariff(_Part):
     list_prices: Mapping[ServiceName, Price] = Field({}, max_length=_MOST_NAMES)
     budgets: Mapping[TenantName, MoneyBudget] = Field({}, max_length=_MOST_NAMES)
 
+    @cached_property
+    def class_by_tenant(self) -> Mapping[str, str]:
+        """The class of each tenant that is named in one."""
+        return {tenant: name for name, each in self.classes.items() for tenant in each.tenants}
+
     @field_validator("budgets", mode="before")
     @classmethod
     def _has_each_tenant_once(cls, budgets: object) -> object:
@@ -341,7 +347,7 @@ def _window_at(hours: _Hours, at_s: int, zone: str) -> TariffWindow | None:
 
 def class_of(book: PriceBook, tariff: Tariff, tenant: str, at_s: int) -> str:
     """The tenant's class: its own, or that of the nearest tenant above it; "" for none."""
-    classes = {tenant: name for name, each in tariff.classes.items() for tenant in each.tenants}
+    classes = tariff.class_by_tenant
     seen: set[str] = set()
     while tenant and tenant not in seen:
         if tenant in classes:
