@@ -125,7 +125,7 @@ async def test_each_loop_is_counted_from_0_before_its_first_turn(
     monkeypatch.setattr(Metrics, "begins", lambda _, loop: begun.add(loop))
     monkeypatch.setattr(Metrics, "turned", note)
     async with serving(tmp_path, Slurm(), ScriptedLedger()):
-        await until_true(lambda: len(turned) == 16)
+        await until_true(lambda: len(turned) == 17)
     assert begun == turned.keys()
     assert all(turned.values())
     assert failing == set()

@@ -251,7 +251,8 @@ def test_it_pauses_before_each_chunk_is_read_and_keeps_nobody_waiting(
 
     def pause() -> None:
         home = os.open(cache / str(os.geteuid()), os.O_RDONLY)
-        fcntl.flock(home, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Shared: several threads pause at once, and a copier's lock is exclusive.
+        fcntl.flock(home, fcntl.LOCK_SH | fcntl.LOCK_NB)
         os.close(home)
         pauses.append(True)
 
