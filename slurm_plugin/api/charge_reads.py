@@ -1,6 +1,7 @@
 """Gathers what was charged, with prices, page by page."""
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from slicewise.cluster.rpc.read_messages import SlicePriceAnswer, SlicePriceRequest
 from slicewise.cluster.runtime.wall_clock import wall_s
@@ -130,10 +131,10 @@ def _requests(
 _PARTS = {"runs": _runs, "shares": _shares, "requests": _requests}
 
 
-def _next(after: ChargeCursor, rows: int, then: str | None) -> ChargeCursor | None:
+def _next(after: ChargeCursor, rows: int, then: Literal["requests"] | None) -> ChargeCursor | None:
     if rows == _PAGE_ROWS:
         return after.model_copy(update={"skip": after.skip + rows})
-    return None if then is None else ChargeCursor(part="requests", now_s=after.now_s)
+    return None if then is None else ChargeCursor(part=then, now_s=after.now_s)
 
 
 def _days(spans: Sequence[PriceSpan]) -> tuple[str, ...]:
