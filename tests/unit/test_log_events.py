@@ -2,16 +2,13 @@
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
+from product_source import ROOT, modules, nodes
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "log-events.md"
-MODULES = [
-    one for room in ("cluster", "launcher", "slurm_plugin") for one in (ROOT / room).rglob("*.py")
-]
+MODULES = modules("cluster", "launcher", "slurm_plugin")
 _EVENT = re.compile("[a-z]+(?:_[a-z]+)*")
 _LEADING = {
     "report": 0,
@@ -28,9 +25,16 @@ _LEADING = {
 """How many arguments may stand before the event: a logger, a level, or a service."""
 
 
-def events(source: str) -> Iterator[str]:
+@pytest.fixture(scope="module", autouse=True)
+def _forgotten() -> Iterator[None]:
+    """Trees take hundreds of megabytes."""
+    yield
+    nodes.cache_clear()
+
+
+def events(module: Iterable[ast.AST]) -> Iterator[str]:
     """The events that a module names where it logs them."""
-    for call in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)):
+    for call in (node for node in module if isinstance(node, ast.Call)):
         if (name := _name(call)) in _LEADING:
             yield from _event(call.args[: _LEADING[name] + 1])
 
@@ -63,12 +67,12 @@ def _event(arguments: Sequence[ast.expr]) -> Iterator[str]:
     ],
 )
 def test_events_are_found_where_they_are_logged(source: str, found: list[str]) -> None:
-    assert list(events(source)) == found
+    assert list(events(ast.walk(ast.parse(source)))) == found
 
 
 def test_every_event_is_in_the_reference() -> None:
     listed = set(re.findall("`([a-z_]+)`", PAGE.read_text(encoding="utf-8")))
-    logged = {event for one in MODULES for event in events(one.read_text(encoding="utf-8"))}
+    logged = {event for one in MODULES for event in events(nodes(one))}
     assert len(logged) > 50
     assert sorted(logged - listed) == []
 
@@ -77,13 +81,11 @@ def test_every_event_of_the_reference_is_one_that_the_code_names() -> None:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     rows = [line.split("|")[1] for line in lines if line.startswith("| `")]
     listed = {event for row in rows for event in re.findall("`([a-z_]+)`", row)}
-    nodes = [
-        node for one in MODULES for node in ast.walk(ast.parse(one.read_text(encoding="utf-8")))
-    ]
-    names = {one.value for one in nodes if isinstance(one, ast.Constant)}
+    named = [node for one in MODULES for node in nodes(one)]
+    names = {one.value for one in named if isinstance(one, ast.Constant)}
     made = "|".join(
         _pattern(one)
-        for call in nodes
+        for call in named
         if isinstance(call, ast.Call)
         for one in call.args
         if isinstance(one, ast.JoinedStr) and _name(call) in _LEADING

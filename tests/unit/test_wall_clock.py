@@ -1,12 +1,11 @@
 """Tests that one module alone reads the wall clock, which anybody may set at any moment."""
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import pytest
+from product_source import ROOT, modules, nodes
 
-ROOT = Path(__file__).resolve().parents[2]
 THE_ONE = "cluster/runtime/wall_clock.py"
 ALONE = "launcher/scripts/weights.py"
 """It travels in batch scripts without the product, and compares the clock with files' times."""
@@ -19,20 +18,19 @@ OF_A_TIME = {"time.ctime", "time.localtime", "time.gmtime"}
 """They read the clock only where they are not given a time."""
 
 
-def reads(source: str) -> Iterator[int]:
+def reads(module: Sequence[ast.AST]) -> Iterator[int]:
     """Lines in which the wall clock is read, or handed on to be read."""
-    tree = ast.parse(source)
-    names = dict(_imported(tree))
-    given = {id(one.func) for one in ast.walk(tree) if isinstance(one, ast.Call) and (one.args)}
-    for node in ast.walk(tree):
+    names = dict(_imported(module))
+    given = {id(one.func) for one in module if isinstance(one, ast.Call) and one.args}
+    for node in module:
         if isinstance(node, ast.Attribute | ast.Name):
             found = _name(node, names)
             if found in READS and not (found in OF_A_TIME and id(node) in given):
                 yield node.lineno
 
 
-def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
+def _imported(module: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
+    for node in module:
         if isinstance(node, ast.Import):
             yield from ((one.asname or one.name, one.name) for one in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -59,14 +57,13 @@ def _name(node: ast.AST, names: dict[str, str]) -> str:
     ],
 )
 def test_a_reader_is_found(source: str, found: list[int]) -> None:
-    assert list(reads(source)) == found
+    assert list(reads(list(ast.walk(ast.parse(source))))) == found
 
 
 def test_no_other_module_of_the_product_reads_the_wall_clock() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}"
-        for room in ("cluster", "launcher", "slurm_plugin")
-        for path in sorted((ROOT / room).rglob("*.py"))
-        for line in reads(path.read_text(encoding="utf-8"))
+        for path in modules("cluster", "launcher", "slurm_plugin")
+        for line in reads(nodes(path))
     ]
     assert [one.split(":")[0] for one in found] == [THE_ONE, ALONE], found
