@@ -30,7 +30,6 @@ from slicewise.sandbox.demo.live import Display
 from slicewise.sandbox.demo.load import Load
 from slicewise.sandbox.demo.lock import only_demo
 from slicewise.sandbox.demo.observe import ClusterObserver
-from slicewise.sandbox.demo.plot import save as save_plot
 from slicewise.sandbox.demo.record import Recording
 from slicewise.sandbox.demo.report import Report, build
 from slicewise.sandbox.demo.scenario import (
@@ -153,7 +152,9 @@ def facts() -> Mapping[str, str]:
 
 
 def _write(recording: Recording, report: Report, directory: Path) -> None:
+    from slicewise.sandbox.demo import plot  # noqa: PLC0415 -- takes a second, and only here
+
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps(report.as_json(), indent=2)
     (directory / "demo.json").write_text(f"{text}\n", encoding="utf-8")
-    save_plot(recording, directory / "demo.png")
+    plot.save(recording, directory / "demo.png")

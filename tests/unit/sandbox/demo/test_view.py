@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from builders.service_views import a_tenant_view
+from guard import preparing
 from rich.console import Console, RenderableType
 
 from slicewise.cluster.language.errors import Refusal
@@ -189,7 +190,9 @@ def test_a_report_without_chats_says_so() -> None:
 
 def test_the_plot_is_a_png_of_readme_width(tmp_path: Path) -> None:
     # Not above: with it comes matplotlib, half a second of each process that collects the tests.
-    from slicewise.sandbox.demo.plot import save
+    # On a machine where it is new, it asks a program for the fonts.
+    with preparing():
+        from slicewise.sandbox.demo.plot import save
 
     path = tmp_path / "new" / "demo.png"
     save(RECORDING, path)
@@ -202,7 +205,8 @@ def test_the_plot_is_a_png_of_readme_width(tmp_path: Path) -> None:
     ("t_s", "vision", "nlp"), [(9, 0, 0), (10, 2000, -2000), (19, 2000, -2000), (20, 0, 0)]
 )
 def test_what_is_lent_at_a_time(t_s: float, vision: int, nlp: int) -> None:
-    from slicewise.sandbox.demo.plot import lent_to
+    with preparing():
+        from slicewise.sandbox.demo.plot import lent_to
 
     assert lent_to("vision", RECORDING.loans, t_s) == vision
     assert lent_to("nlp", RECORDING.loans, t_s) == nlp
