@@ -88,11 +88,12 @@ from slicewise.slurm_plugin.ledger.summaries import (
 )
 from slicewise.slurm_plugin.quota_cycle.compile import LimitReader, slurm_now
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
+from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
 from slicewise.slurm_plugin.rules.accounting.types import StatementRow
 from slicewise.slurm_plugin.rules.explain.headroom import explain, situation
 from slicewise.slurm_plugin.rules.quota.accounts import Accounts
 from slicewise.slurm_plugin.rules.quota.nodes import capacity
-from slicewise.slurm_plugin.rules.quota.tenants import subtree
+from slicewise.slurm_plugin.rules.quota.tenants import subtree, upward
 from slicewise.slurm_plugin.rules.round.wanted import SlurmNow
 from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
 from slicewise.slurm_plugin.rules.services.pool_models import pool_models
@@ -326,7 +327,22 @@ class Reads:
             policy = self._ledger.tenants.policy()
             charged = self._ledger.charges.charged_tenants()
             require_known(request.tenant, policy.keys() | charged, principal)
-        return charges(request, principal, self._ledger, self._settings.ledger.time_zone)
+        answer = charges(request, principal, self._ledger, self._settings.ledger.time_zone)
+        if request.after is not None:
+            return answer
+        return answer.model_copy(update={"budgets": self._money_budgets(request.tenant, principal)})
+
+    def _money_budgets(
+        self, tenant: str | None, principal: Principal
+    ) -> tuple[MoneyBudgetStatus, ...]:
+        """Those that the reader may see: all, or of a tenant those of it and of tenants above."""
+        policy = self._cluster_state.quotas.policy
+        own = None if tenant is None else {tenant, *upward(policy).get(tenant, ())}
+        return tuple(
+            budget
+            for budget in self._cluster_state.money_budgets
+            if principal.may_read(budget.tenant) and (own is None or budget.tenant in own)
+        )
 
     def _slice_price(self, request: SlicePriceRequest, _: Principal) -> SlicePriceAnswer:
         return slice_price(request, self._ledger, self._settings.ledger.time_zone)

@@ -15,6 +15,7 @@ from slicewise.cluster.rpc.message import (
 from slicewise.slurm_plugin.common.ledger_requests import Number, StatementCursor
 from slicewise.slurm_plugin.common.tenant_requests import Authored
 from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine
+from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
 from slicewise.slurm_plugin.rules.accounting.tariff import TariffRecord
 from slicewise.slurm_plugin.rules.accounting.tariff_file import TariffChange
 
@@ -91,12 +92,15 @@ class ChargesAnswer(WholeAnswer):
 
     Attributes:
         currency: "" without a tariff.
+        budgets: on the first page, what was left within the last ten minutes of budgets in money
+            that the reader may see; of a tenant those of it and of tenants above.
         more: where the next page begins; None after the last page.
     """
 
     currency: str
     now_s: int
     lines: tuple[ChargeLine, ...]
+    budgets: tuple[MoneyBudgetStatus, ...] = ()
     more: ChargeCursor | None = None
 
 

@@ -7,9 +7,10 @@ user was told apart from what others are.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
@@ -24,6 +25,7 @@ from slicewise.cluster.rpc.web_messages import (
     WhoamiRequest,
 )
 from slicewise.cluster.settings.file import DaemonSettings
+from slicewise.slurm_plugin.common.energy_requests import EnergyRequest
 from slicewise.slurm_plugin.common.ledger_requests import (
     SharesAnswer,
     SharesRequest,
@@ -32,10 +34,14 @@ from slicewise.slurm_plugin.common.ledger_requests import (
     TenantsAnswer,
     TenantsRequest,
 )
+from slicewise.slurm_plugin.common.tariff_requests import ChargesAnswer, ChargesRequest
 from slicewise.slurm_plugin.common.usage_requests import TokenUsageAnswer, TokenUsageRequest
+from slicewise.slurm_plugin.rules.accounting.charge_lines import merged
 
 _FRESH_S = 0.4
 _FRESH_FOR_S: Mapping[type[Request], float] = {
+    ChargesRequest: 60.0,
+    EnergyRequest: 60.0,
     HistoryRequest: 10.0,
     TenantsRequest: 1.0,
     WhoamiRequest: 10.0,
@@ -43,13 +49,15 @@ _FRESH_FOR_S: Mapping[type[Request], float] = {
 """Seconds for which a user who asks the same again gets the same answer: those in the table are
 not made from the daemon's memory, or hardly change.
 """
-_NEVER_KEPT = frozenset({StatementRequest, SharesRequest, TokenUsageRequest})
-"""Long answers that are read once."""
+_NEVER_KEPT = frozenset({StatementRequest, SharesRequest, TokenUsageRequest, ChargesRequest})
+"""Long answers that are read once, or whose pages are put together first."""
+_KEPT_WHOLE = frozenset({ChargesRequest})
 _MOST_PAGES: Mapping[type[Request], int] = {
     TenantsRequest: 8,
     StatementRequest: 10,
     SharesRequest: 4,
     TokenUsageRequest: 2,
+    ChargesRequest: 15,
 }
 """Pages of a long answer that are put together; more can't be shown at once."""
 _AT_ONCE = 16
@@ -63,11 +71,19 @@ than two, and most are answered within milliseconds.
 _LONGEST_TOKEN = 4096
 _KEPT = 1024
 
+_Make = Callable[[str, Request], Coroutine[Any, Any, Answer]]
+
 
 @dataclass
 class _Kept:
     answer: "asyncio.Task[Answer]"
+    fresh_s: float
     done_s: float = float("inf")
+
+    @property
+    def is_old(self) -> bool:
+        """Whether nobody gets it any more."""
+        return time.monotonic() - self.done_s > self.fresh_s
 
     @property
     def has_failed(self) -> bool:
@@ -93,13 +109,15 @@ class DaemonReads:
         """
         if type(request) in _NEVER_KEPT:
             return await self._asked(user, request)
+        return await self._kept_answer(user, request, self._asked)
+
+    async def _kept_answer(self, user: str, request: Request, make: _Make) -> Answer:
         key = (user, *request.sent())
         kept = self._kept.get(key)
-        fresh_s = _FRESH_FOR_S.get(type(request), _FRESH_S)
-        if kept is None or kept.has_failed or time.monotonic() - kept.done_s > fresh_s:
+        if kept is None or kept.has_failed or kept.is_old:
             self._kept.pop(key, None)
-            kept = self._kept[key] = _Kept(asyncio.create_task(self._asked(user, request)))
-            made = kept
+            fresh_s = _FRESH_FOR_S.get(type(request), _FRESH_S)
+            made = kept = self._kept[key] = _Kept(asyncio.create_task(make(user, request)), fresh_s)
 
             def done(task: "asyncio.Task[Answer]") -> None:
                 made.done_s = time.monotonic()
@@ -121,22 +139,27 @@ class DaemonReads:
             self._kept = {key: kept for key, kept in self._kept.items() if key[0] != user}
 
     def _forget(self) -> None:
-        """Drop the oldest answers: those that nobody gets any more, and those that are too many."""
-        old_s = time.monotonic() - max(_FRESH_S, *_FRESH_FOR_S.values())
-        while self._kept:
-            key, oldest = next(iter(self._kept.items()))
-            if len(self._kept) <= _KEPT and oldest.done_s > old_s:
-                return
-            del self._kept[key]
+        """Drop answers that nobody gets any more, and of too many the oldest."""
+        fresh = [(key, kept) for key, kept in self._kept.items() if not kept.is_old]
+        self._kept = dict(fresh[-_KEPT:])
 
     async def whole(self, user: str, request: Request) -> Answer:
         """Return the answer with the pages that follow it, as many as can be shown at once.
 
         Raises what ``ask`` raises.
         """
+        if type(request) in _KEPT_WHOLE:
+            return await self._kept_answer(user, request, self._whole)
+        return await self._whole(user, request)
+
+    async def _whole(self, user: str, request: Request) -> Answer:
         most = _MOST_PAGES.get(type(request), 1)
-        pages = [page async for page in self.pages(user, request, most)]
-        return reduce(joined, pages)
+        answer = reduce(joined, [page async for page in self.pages(user, request, most)])
+        if isinstance(answer, ChargesAnswer):
+            # In a thread: of many runs it takes a while.
+            lines = await asyncio.to_thread(merged, answer.lines)
+            return answer.model_copy(update={"lines": lines})
+        return answer
 
     async def pages(self, user: str, request: Request, most: int) -> AsyncGenerator[Answer, None]:
         """Yield the answer and then the pages that follow it. Raises what ``ask`` raises."""
@@ -207,6 +230,9 @@ def joined(answer: Answer, after: Answer) -> Answer:
             return after.model_copy(update={"rows": answer.rows + after.rows})
         case SharesAnswer(), SharesAnswer():
             return after.model_copy(update={"lines": answer.lines + after.lines})
+        case ChargesAnswer(), ChargesAnswer():
+            lines = answer.lines + after.lines
+            return answer.model_copy(update={"lines": lines, "more": after.more})
         case TokenUsageAnswer(), TokenUsageAnswer():
             return answer.model_copy(
                 update={"lines": answer.lines + after.lines, "more": after.more}

@@ -24,12 +24,14 @@ from slicewise.cluster.rpc.read_messages import (
     WhyRequest,
 )
 from slicewise.cluster.rpc.web_messages import WhoamiRequest
+from slicewise.slurm_plugin.common.energy_requests import EnergyRequest
 from slicewise.slurm_plugin.common.explain_requests import QuotaPlanRequest
 from slicewise.slurm_plugin.common.ledger_requests import (
     SharesRequest,
     StatementRequest,
     TenantsRequest,
 )
+from slicewise.slurm_plugin.common.tariff_requests import ChargesRequest
 from slicewise.slurm_plugin.common.usage_requests import TokenUsageRequest, UsageGroup
 from slicewise.slurm_plugin.page.key_forms import KeyForm, key_change
 from slicewise.slurm_plugin.rules.pages.history import RANGES, history_span
@@ -145,6 +147,26 @@ def _cluster(place: PagePlace) -> Mapping[str, Request]:
     return {"overview": OverviewRequest(), "history": _history(place, CLUSTER)}
 
 
+def _charges(place: PagePlace, tenant: str | None, chosen: str = "") -> Mapping[str, Request]:
+    """What a month cost, and its joules: of a tenant by service, of all by tenant."""
+    month = month_of(chosen, place.now_s, place.site_zone)
+    span = {"tenant": tenant, "since_s": month.start_s, "until_s": month.end_s}
+    by = "service" if tenant else "tenant"
+    return {"charges": ChargesRequest.of(**span), "energy": EnergyRequest.of(by=by, **span)}
+
+
+def _invoice(place: PagePlace) -> Mapping[str, Request]:
+    return _charges(place, _chosen_tenant(place), place.chosen("month"))
+
+
+def _invoice_lines(place: PagePlace) -> Request:
+    return _invoice(place)["charges"]
+
+
+def _chosen_tenant(place: PagePlace) -> str | None:
+    return account_name(place.chosen("tenant").strip()) or None
+
+
 def _tenants(_: PagePlace) -> Mapping[str, Request]:
     return {"tree": TenantsRequest()}
 
@@ -159,6 +181,7 @@ def _tenant(place: PagePlace) -> Mapping[str, Request]:
         "history": _history(place, about),
         # A budget's period is longer than what the viewer may have chosen.
         "past_month": _history(place, about, "month"),
+        **_charges(place, tenant),
     }
 
 
@@ -209,7 +232,7 @@ def _statement(place: PagePlace) -> Mapping[str, Request]:
 
 def _runs(place: PagePlace) -> StatementRequest:
     month = month_of(place.chosen("month"), place.now_s, place.site_zone)
-    tenant = account_name(place.chosen("tenant").strip()) or None
+    tenant = _chosen_tenant(place)
     return StatementRequest.of(tenant=tenant, since_s=month.start_s, until_s=month.end_s)
 
 
@@ -283,6 +306,12 @@ PAGES = (
         filters=(Filter("tenant", "Tenant"),),
         is_live=False,
         csv_asks=_runs,
+    ),
+    Page(
+        *("/invoice", "invoice", "Invoice", _invoice, "Invoice"),
+        filters=(Filter("tenant", "Tenant"),),
+        is_live=False,
+        csv_asks=_invoice_lines,
     ),
     Page(
         *(GUESTS_PAGE, "usage", "Keys and usage", _usage, "Usage"),

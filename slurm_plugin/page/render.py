@@ -18,10 +18,21 @@ from slicewise.cluster.language.units import counted, slices_text, slices_words
 from slicewise.slurm_plugin.page.assets import Asset
 from slicewise.slurm_plugin.page.kept_page import environment_of
 from slicewise.slurm_plugin.page.key_forms import LIMIT_LABELS
+from slicewise.slurm_plugin.rules.accounting.invoice import (
+    free_days,
+    invoice_sums,
+    list_per_million_tokens,
+    money_places,
+    money_text,
+    payables,
+    per_million_tokens,
+    priced_lines,
+)
 from slicewise.slurm_plugin.rules.accounting.run_csv import gres_text
 from slicewise.slurm_plugin.rules.pages import (
     cluster_map,
     history,
+    invoice,
     loans,
     rows,
     services,
@@ -31,12 +42,23 @@ from slicewise.slurm_plugin.rules.pages import (
     usage,
 )
 from slicewise.slurm_plugin.rules.pages.style import condition_class
-from slicewise.slurm_plugin.rules.pages.words import age_text, amount_text, hours_text, shortened
+from slicewise.slurm_plugin.rules.pages.words import (
+    age_text,
+    amount_text,
+    hours_text,
+    kwh_per_million_text,
+    kwh_text,
+    measured_text,
+    shortened,
+)
 from slicewise.slurm_plugin.rules.quota.amounts import limit_text
 
 _VIEWS: Sequence[Callable[..., Any]] = (
     *(cluster_map.board_map, cluster_map.layout_map, cluster_map.nodes_shown),
     *(cluster_map.share_bar, cluster_map.state_bar),
+    *(invoice.amount_words, invoice.charged_words, invoice.has_others, invoice.price_words),
+    *(invoice_sums, payables, free_days, per_million_tokens, list_per_million_tokens),
+    *(money_places, money_text, priced_lines),
     *(history.budget_chart, history.cluster_chart, history.service_charts, history.tenant_chart),
     *(loans.loan_map, loans.loans_of, loans.tenant_words),
     *(rows.entries_page, rows.named, rows.rows_page),
@@ -44,7 +66,7 @@ _VIEWS: Sequence[Callable[..., Any]] = (
     *(starts.class_words, starts.phases_shown, starts.starts_shown),
     *(statement.month_of, statement.monthly_statement, statement.months),
     *(tenants.budget_of, tenants.token_budget_of, tenants.tenant_of, limit_text),
-    warm_words,
+    *(warm_words, kwh_per_million_text, measured_text),
     *(usage.key_name, usage.limited, usage.own_keys, usage.own_limits, usage.limits_of),
 )
 """What templates call, each by its name."""
@@ -63,6 +85,7 @@ def environment(assets: Mapping[str, Asset]) -> Environment:
         "condition": condition_class,
         "hours": hours_text,
         "amount": amount_text,
+        "kwh": kwh_text,
         "age": age_text,
         "word": lambda text: quote(str(text), safe=""),
     }

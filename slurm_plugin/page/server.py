@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import parse_qsl, unquote, urlsplit
 from zoneinfo import ZoneInfo
 
@@ -46,6 +46,7 @@ from slicewise.slurm_plugin.api.places import Guests
 from slicewise.slurm_plugin.api.routes import status_of
 from slicewise.slurm_plugin.common.ledger_requests import StatementAnswer
 from slicewise.slurm_plugin.common.log import report, report_failure
+from slicewise.slurm_plugin.common.tariff_requests import ChargesAnswer, ChargesRequest
 from slicewise.slurm_plugin.common.usage_requests import TokenLine, TokenUsageAnswer
 from slicewise.slurm_plugin.page.assets import Asset, load_assets
 from slicewise.slurm_plugin.page.daemon_reads import DaemonReads
@@ -57,6 +58,11 @@ from slicewise.slurm_plugin.page.proxy import Proxy
 from slicewise.slurm_plugin.page.render import TimeWords, environment
 from slicewise.slurm_plugin.page.sessions import LASTS_S, Session, Sessions
 from slicewise.slurm_plugin.page.site_users import SiteUsers
+from slicewise.slurm_plugin.rules.accounting.invoice import (
+    INVOICE_FIELDS,
+    InvoiceGroup,
+    invoice_rows,
+)
 from slicewise.slurm_plugin.rules.accounting.run_csv import csv_text, runs_csv
 from slicewise.slurm_plugin.rules.accounting.statement import part
 from slicewise.slurm_plugin.rules.common.connection_places import ConnectionLimits
@@ -466,15 +472,17 @@ class WebServer:
         if page.csv_asks is None:
             raise _no_page()
         month = month_of(place.chosen("month"), place.now_s, self._site_zone)
-        pages = self._reads.pages(session.user, page.csv_asks(place), _CSV_PAGES)
+        asked, name = page.csv_asks(place), f"{page.template}-{month.name}.csv"
+        headers = {
+            "Content-Type": "text/csv; charset=utf-8",
+            "Content-Disposition": f'attachment; filename="{name}"',
+        }
+        if isinstance(asked, ChargesRequest):
+            text = _invoice_csv(await self._reads.whole(session.user, asked), place, month)
+            return web.Response(text=text, headers=headers)
+        pages = self._reads.pages(session.user, asked, _CSV_PAGES)
         found = await anext(pages)
-        name = f"{page.template}-{month.name}.csv"
-        response = web.StreamResponse(
-            headers={
-                "Content-Type": "text/csv; charset=utf-8",
-                "Content-Disposition": f'attachment; filename="{name}"',
-            }
-        )
+        response = web.StreamResponse(headers=headers)
         response.force_close()
         self._harden(response)
         if visit.wants_head:
@@ -742,6 +750,23 @@ def _see_other(path: str) -> web.Response:
 def _event(html: str) -> bytes:
     lines = "".join(f"data: {line}\n" for line in html.splitlines())
     return f"{lines}\n".encode()
+
+
+_GROUPS: tuple[InvoiceGroup, ...] = get_args(InvoiceGroup)
+
+
+def _invoice_csv(answer: Answer, place: PagePlace, month: Month) -> str:
+    """The sums that ``slicewise ledger invoice --csv`` has: they are known when all is read."""
+    assert isinstance(answer, ChargesAnswer)  # noqa: S101 -- it was asked for
+    if answer.more is not None:
+        raise InvalidInputError(
+            Code.VALUE,
+            "There are more runs than the page adds up.",
+            f"slicewise ledger invoice --month {month.name} --csv, or give a tenant.",
+        )
+    chosen = place.chosen("by")
+    by: InvoiceGroup = next(filter(chosen.__eq__, _GROUPS), "service")
+    return csv_text(invoice_rows(answer.lines, by, month.name, answer.currency), INVOICE_FIELDS)
 
 
 def _lines_csv(answer: Answer, month: Month, *, header: bool) -> str:

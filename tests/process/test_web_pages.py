@@ -33,6 +33,12 @@ from slicewise.slurm_plugin.common.ledger_requests import (
     StatementRequest,
     TenantsRequest,
 )
+from slicewise.slurm_plugin.common.tariff_requests import (
+    ChargeCursor,
+    ChargesAnswer,
+    ChargesRequest,
+)
+from slicewise.slurm_plugin.page import daemon_reads
 from slicewise.slurm_plugin.page.pages import PAGES
 from slicewise.slurm_plugin.page.server import WebServer
 
@@ -509,6 +515,72 @@ async def test_usage_is_shown_and_has_its_lines_as_csv(site: Site):
         rows = list(csv.DictReader(io.StringIO(await found.text())))
     assert len(rows) == site.made.count
     assert (rows[0]["requests"], rows[0]["first_token_ms"]) == ("31", "180.4")
+
+
+async def test_an_invoice_adds_up_in_each_table_and_is_the_csv_s(site: Site):
+    status, text = await site.get("/invoice")
+    assert status == 200
+    # Of vision: 0.7000001 for a run, 0.175 for a night, 0.493827 for tokens.
+    assert ">1.368827<" in text
+    assert "<strong>1.37</strong>" in text
+    assert "0.35 a slice-hour" in text
+    assert "0.175 a slice-hour" in text
+    assert "1,234,567" in text
+    assert ">93.75<" in text
+    assert ">81 %<" in text
+    assert "10.000" in text
+    for by in ("service", "person", "tenant", "day"):
+        async with site.browser.get(f"{site.address}/invoice.csv?month=2026-11&by={by}") as found:
+            name = 'attachment; filename="invoice-2026-11.csv"'
+            assert found.headers["Content-Disposition"] == name
+            rows = list(csv.DictReader(io.StringIO(await found.text())))
+        paid = {row["payer"]: row["payer_payable"] for row in rows}
+        assert paid == {"vision": "1.37", "nlp": "2.07", "speech": "2.77"}
+        of_vision = [int(row["millionths"]) for row in rows if row["payer"] == "vision"]
+        assert sum(of_vision) == 1_368_827
+
+
+async def test_a_tenant_s_page_has_its_money_and_joules_of_this_month(site: Site):
+    _, text = await site.get("/tenants/vision")
+    assert 'id="money"' in text
+    assert ">1.368827<" in text
+    assert ">93.75<" in text
+    assert 'href="/invoice?tenant=vision"' in text
+    assert "speech" not in text[text.index('id="money"') : text.index('id="history"')]
+    assert ">2.401<" in text[text.index('id="joules"') :]
+    site.made.refused[ChargesRequest] = InvalidInputError("SW-DATABASE-DOWN", "No ledger.")
+    site.server._reads._kept.clear()
+    status, text = await site.get("/tenants/vision")
+    assert status == 200
+    assert "SW-DATABASE-DOWN" in text
+
+
+async def test_without_a_tariff_or_use_an_invoice_says_so(site: Site):
+    site.made.has_charges = False
+    assert (
+        "Nothing that you may read was used in 2026-11"
+        in (await site.get("/invoice?month=2026-11"))[1]
+    )
+    site.made.count = 0
+    site.server._reads._kept.clear()
+    assert 'id="money"' not in (await site.get("/tenants/vision"))[1]
+
+
+async def test_an_invoice_that_is_cut_has_no_csv_and_says_so(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(daemon_reads._MOST_PAGES, ChargesRequest, 1)
+    whole = site.made.charges
+
+    def first(request: ChargesRequest) -> ChargesAnswer:
+        after = ChargeCursor(part="shares", now_s=1)
+        return whole(request).model_copy(update={"more": after})
+
+    site.made.charges = first  # type: ignore[method-assign]
+    assert "sums of a part of it" in (await site.get("/invoice?month=2026-11"))[1]
+    status, text = await site.get("/invoice.csv?month=2026-11")
+    assert status == 422
+    assert "slicewise ledger invoice" in text
 
 
 async def test_who_has_no_key_and_asked_nothing_is_told_so(site: Site):

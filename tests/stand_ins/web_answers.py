@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 from builders.service_views import a_generation
@@ -18,7 +19,7 @@ from slicewise.cluster.language.gpus.repartitions import (
     RepartitionStepRecord,
 )
 from slicewise.cluster.language.keep_warm import WarmDay
-from slicewise.cluster.language.meters import TOKENS
+from slicewise.cluster.language.meters import OUTPUT_TOKENS, REQUESTS, TOKENS
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.rebalances import (
     RebalanceRun,
@@ -61,13 +62,17 @@ from slicewise.cluster.rpc.read_messages import (
     WhyTable,
 )
 from slicewise.cluster.rpc.web_messages import WhoamiAnswer
+from slicewise.slurm_plugin.common.energy_requests import EnergyAnswer, EnergyLine
 from slicewise.slurm_plugin.common.explain_requests import QuotaPlanAnswer
 from slicewise.slurm_plugin.common.ledger_requests import (
     SharesAnswer,
     StatementAnswer,
     TenantsAnswer,
 )
+from slicewise.slurm_plugin.common.tariff_requests import ChargesAnswer
 from slicewise.slurm_plugin.common.usage_requests import TokenLine, TokenUsageAnswer
+from slicewise.slurm_plugin.rules.accounting.charge_lines import Charged, ChargeLine
+from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
 from slicewise.slurm_plugin.rules.accounting.overview import (
     BudgetStatus,
     TenantInTree,
@@ -100,7 +105,7 @@ class Answers:
 
     def __init__(self, tenants: int = 2, extra: str = "", *, now_s: float = NOW_S) -> None:
         self.count, self.extra, self.now_s = tenants, extra, now_s
-        self.is_operator = True
+        self.is_operator = self.has_charges = True
         self.asked: list[tuple[str, Request]] = []
         self.refused: dict[type[Request], InvalidInputError] = {}
 
@@ -567,6 +572,76 @@ class Answers:
         if last < self.count * 4:
             more = {"tenant": "x", "start_s": 0, "job_id": last - 1, "now_s": NOW_S}
         return StatementAnswer.model_validate({"now_s": NOW_S, "rows": tuple(rows), "more": more})
+
+    def charges(self, request: Any) -> ChargesAnswer:
+        """A day of each tenant's service, of which the next asks some, and a night at half price.
+
+        Without tenants there is no tariff.
+        """
+        day = {"start_s": MONTH_S, "end_s": MONTH_S + DAY_S, "day": "2026-11-01"}
+        price = Decimal("0.35")
+        lines = []
+        for number in range(self.count):
+            name = self.name(number)
+            if request.tenant not in (None, name) or not self.has_charges:
+                continue
+            of = Charged(
+                **day,
+                payer=name,
+                tenant=name,
+                service=f"chat{self.extra}",
+                user=f"alice{self.extra}",
+                gpu_types=("1g.10gb",),
+                price=price,
+            )
+            night = replace(of, start_s=MONTH_S + DAY_S, day="2026-11-02", price=price / 2)
+            words = replace(
+                of,
+                kind="request",
+                gpu_types=(),
+                owner=self.name((number + 1) % self.count),
+                meter=OUTPUT_TOKENS.name,
+                price=Decimal("0.4"),
+                list_price=Decimal("0.6"),
+            )
+            lines += [
+                ChargeLine(of, (number + 1) * 7_200_001),
+                ChargeLine(replace(night, service=""), 3_600_000),
+                ChargeLine(words, 1_234_567, 493_827),
+                ChargeLine(replace(words, meter=REQUESTS.name, list_price=None), 400, 0),
+            ]
+        budget = MoneyBudgetStatus(self.name(0), 500_000_000, 93_750_000, 0.8, MONTH_S + 30 * DAY_S)
+        return ChargesAnswer(
+            currency="EUR" if self.count else "",
+            now_s=NOW_S,
+            lines=tuple(lines),
+            budgets=(budget,) if request.tenant in (None, self.name(0)) and self.count else (),
+        )
+
+    def energy(self, request: Any) -> EnergyAnswer:
+        def line(number: int, **about: str) -> EnergyLine:
+            taken_mj = 4_321_000_000 * (number + 1)
+            return EnergyLine(
+                **about,
+                energy_mj=taken_mj,
+                counter_mj=taken_mj // 10 * 9,
+                power_mj=0,
+                model_mj=taken_mj - taken_mj // 10 * 9,
+                shared_mj=taken_mj // 3,
+                idle_mj=0,
+                unknown_mj=0,
+                tokens=1_234_567 if request.by == "service" else None,
+                carbon_g=382.5 * (number + 1),
+            )
+
+        numbers = range(self.count)
+        if request.by == "service":
+            chat = f"{request.tenant}/chat{self.extra}"
+            return EnergyAnswer(lines=(line(0), line(1, service=chat)) if self.count else ())
+        nothing = {"energy_mj": 0, "shared_mj": 0, "idle_mj": 36_000_000_000}
+        idle = line(0).model_copy(update=nothing)
+        lines = tuple(line(number, tenant=self.name(number)) for number in numbers)
+        return EnergyAnswer(lines=(idle, *lines) if lines else ())
 
     def keylist(self, _: Request) -> KeysAnswer:
         keys = tuple(

@@ -18,8 +18,13 @@ from slicewise.cluster.runtime.time_options import local_time
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.common.energy_requests import EnergyAnswer, EnergyLine, EnergyRequest
-from slicewise.slurm_plugin.rules.accounting.energy import LINE_FIELDS, MJ_PER_KWH
+from slicewise.slurm_plugin.rules.accounting.energy import LINE_FIELDS
 from slicewise.slurm_plugin.rules.accounting.run_csv import csv_text
+from slicewise.slurm_plugin.rules.pages.words import (
+    kwh_per_million_text,
+    kwh_text,
+    measured_text,
+)
 
 energy_app = typer.Typer()
 _MILLION = 1_000_000
@@ -118,15 +123,20 @@ def _print(by: EnergyGrouping, answer: EnergyAnswer) -> None:
             column(name, (getattr(line, name) or "-" for line in lines))
             for name in LINE_FIELDS[by.value]
         ),
-        column("kWh", (_kwh_text(line.energy_mj) for line in lines), right=True),
-        column("measured", map(_measured_text, lines), right=True),
-        column("shared", (_kwh_text(line.shared_mj) for line in lines), right=True, rank=3),
+        column("kWh", (kwh_text(line.energy_mj) for line in lines), right=True),
+        column(
+            "measured",
+            (measured_text(line.counter_mj + line.power_mj, line.energy_mj) for line in lines),
+            right=True,
+        ),
+        column("shared", (kwh_text(line.shared_mj) for line in lines), right=True, rank=3),
     ]
     nobodys = [line.idle_mj + line.unknown_mj for line in lines]
     if any(nobodys):
-        columns.append(column("nobody's", map(_kwh_text, nobodys), right=True))
+        columns.append(column("nobody's", map(kwh_text, nobodys), right=True))
     if by is EnergyGrouping.SERVICE:
-        columns.append(column("kWh/M tokens", map(_token_text, lines), right=True, rank=2))
+        of_tokens = (kwh_per_million_text(line.energy_mj, line.tokens) for line in lines)
+        columns.append(column("kWh/M tokens", of_tokens, right=True, rank=2))
     if any(line.carbon_g is not None for line in lines):
         columns.append(column("kg CO2", map(_carbon_text, lines), right=True, rank=1))
     console().print(
@@ -134,22 +144,6 @@ def _print(by: EnergyGrouping, answer: EnergyAnswer) -> None:
     )
     if answer.power_mw is not None:
         console().print(Text(f"Boards with a meter draw {answer.power_mw / _MILLION:,.3f} kW now."))
-
-
-def _kwh_text(energy_mj: int) -> str:
-    return f"{energy_mj / MJ_PER_KWH:,.3f}"
-
-
-def _measured_text(line: EnergyLine) -> str:
-    if not line.energy_mj:
-        return ""
-    return f"{(line.counter_mj + line.power_mj) / line.energy_mj:.0%}"
-
-
-def _token_text(line: EnergyLine) -> str:
-    if not line.tokens or not line.energy_mj:
-        return ""
-    return f"{line.energy_mj / MJ_PER_KWH * _MILLION / line.tokens:,.3f}"
 
 
 def _carbon_text(line: EnergyLine) -> str:

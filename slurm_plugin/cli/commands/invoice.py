@@ -1,8 +1,8 @@
 """``slicewise ledger invoice``: what payers owe, and for what."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, time
 from enum import StrEnum
 from typing import Annotated
@@ -21,8 +21,11 @@ from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.cli.common.books import Books
 from slicewise.slurm_plugin.cli.views.texts import slice_hours_text
 from slicewise.slurm_plugin.rules.accounting.invoice import (
+    INVOICE_FIELDS,
     InvoiceSum,
     Payable,
+    free_days,
+    invoice_rows,
     invoice_sums,
     list_per_million_tokens,
     money_text,
@@ -142,25 +145,15 @@ def invoice(
         by=by.value,
         lines=invoice_sums(charged, by.value),
         payables=payables(charged, currency),
-        free_days=len({line.of.day for line in charged if line.of.price is None}),
+        free_days=free_days(charged),
     )
     if as_json:
         print_json(shown)
     elif as_csv:
-        sys.stdout.write(csv_text(_csv_rows(shown), _CSV_FIELDS))
+        rows = invoice_rows(charged, by.value, shown.month, currency)
+        sys.stdout.write(csv_text(rows, INVOICE_FIELDS))
     else:
         _print(shown)
-
-
-_CSV_FIELDS = ("month", "currency", *(each.name for each in fields(InvoiceSum)), "payer_payable")
-
-
-def _csv_rows(shown: InvoiceShown) -> Iterable[Mapping[str, object]]:
-    """Each line, with what its payer owes in all."""
-    owed = {each.payer: each.payable for each in shown.payables}
-    for line in shown.lines:
-        of_all = {"month": shown.month, "currency": shown.currency}
-        yield {**of_all, **vars(line), "payer_payable": owed[line.payer]}
 
 
 def _print(shown: InvoiceShown) -> None:

@@ -20,6 +20,7 @@ from slicewise.cluster.language.meters import (
     SLICES,
 )
 from slicewise.slurm_plugin.rules.accounting.charge_lines import Charged, ChargeLine
+from slicewise.slurm_plugin.rules.accounting.invoice import priced_lines
 from slicewise.slurm_plugin.rules.accounting.tariff import MILLIONTHS, UNITS
 
 _MILLISLICE_S = Decimal("0.001")
@@ -91,11 +92,7 @@ class Billing:
 
 def focus_rows(lines: Iterable[ChargeLine], billing: Billing) -> list[FocusRow]:
     """One row a line; ``lines`` are ``merged``. Requests and tokens without a price have none."""
-    return [
-        FocusRow(**_row(line, billing))
-        for line in lines
-        if line.of.kind != "request" or line.of.price
-    ]
+    return [FocusRow(**_row(line, billing)) for line in priced_lines(lines)]
 
 
 def _row(line: ChargeLine, billing: Billing) -> dict[str, Any]:

@@ -1,20 +1,14 @@
 """Computes what is billed: what each payer is charged, day by day and price by price."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from itertools import groupby
 from typing import Literal
 
-from slicewise.cluster.language.meters import (
-    CACHED_PROMPT_TOKENS,
-    OUTPUT_TOKENS,
-    PROMPT_TOKENS,
-    REQUESTS,
-    SLICES,
-)
+from slicewise.cluster.language.meters import REQUESTS, SLICES
 from slicewise.cluster.language.persons import NOBODY
 from slicewise.slurm_plugin.rules.accounting.statement import Day, pieces
 from slicewise.slurm_plugin.rules.accounting.tariff import (
@@ -28,6 +22,10 @@ from slicewise.slurm_plugin.rules.accounting.tariff import (
 from slicewise.slurm_plugin.rules.accounting.types import StatementRow
 
 ChargeKind = Literal["run", "share", "pool", "request"]
+ChargeMeter = Literal[
+    "slice-seconds", "prompt-tokens", "cached-prompt-tokens", "output-tokens", "requests"
+]
+"""Of the ledger's meters those that have prices."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Charged:
     gpu_types: tuple[str, ...]
     owner: str = ""
     kind: ChargeKind = "run"
-    meter: str = SLICES.name
+    meter: ChargeMeter = "slice-seconds"
     price: Decimal | None = None
     list_price: Decimal | None = None
 
@@ -292,11 +290,11 @@ def lines_of_requests(
 ) -> Iterator[ChargeLine]:
     """The same of one day, whose spans these are."""
     owner, _, service = day.service.partition("/")
-    amounts = {
-        PROMPT_TOKENS.name: day.prompt_tokens - day.cached_prompt_tokens,
-        CACHED_PROMPT_TOKENS.name: day.cached_prompt_tokens,
-        OUTPUT_TOKENS.name: day.output_tokens,
-        REQUESTS.name: day.requests,
+    amounts: Mapping[ChargeMeter, int] = {
+        "prompt-tokens": day.prompt_tokens - day.cached_prompt_tokens,
+        "cached-prompt-tokens": day.cached_prompt_tokens,
+        "output-tokens": day.output_tokens,
+        "requests": day.requests,
     }
     for meter, amount in amounts.items():
         if amount:

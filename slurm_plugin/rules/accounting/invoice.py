@@ -1,8 +1,8 @@
 """Adds charges up to invoices: by person, service, tenant, day, and what a payer owes in all."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Literal
 
@@ -130,10 +130,42 @@ def _payable(payer: str, millionths: int, currency: str) -> Payable:
     return Payable(payer, millionths, int(owed * MILLIONTHS) - millionths, f"{owed + 0:f}")
 
 
-def money_text(millionths: int) -> str:
-    """An exact amount in the currency, as ``1,234.50`` or ``0.000125``: two decimals or more."""
+def priced_lines(lines: Iterable[ChargeLine]) -> tuple[ChargeLine, ...]:
+    """Without what was asked of meters that have no price."""
+    return tuple(line for line in lines if line.of.kind != "request" or line.of.price)
+
+
+def free_days(lines: Iterable[ChargeLine]) -> int:
+    """On how many days something was used for which there was no tariff."""
+    return len({line.of.day for line in lines if line.of.price is None})
+
+
+INVOICE_FIELDS = ("month", "currency", *(each.name for each in fields(InvoiceSum)), "payer_payable")
+"""Columns of an invoice's CSV."""
+
+
+def invoice_rows(
+    lines: Sequence[ChargeLine], by: InvoiceGroup, month: str, currency: str
+) -> Iterator[Mapping[str, object]]:
+    """The CSV's rows: each sum, with what its payer owes in all. ``lines`` are ``merged``."""
+    owed = {each.payer: each.payable for each in payables(lines, currency)}
+    for each in invoice_sums(lines, by):
+        of_all = {"month": month, "currency": currency}
+        yield {**of_all, **vars(each), "payer_payable": owed[each.payer]}
+
+
+def money_text(millionths: int, places: int = 2) -> str:
+    """An exact amount in the currency, as ``1,234.50`` or ``0.000125``, with so many decimals or
+    more.
+    """
     whole, part = f"{Decimal(millionths) / MILLIONTHS:,.6f}".split(".")
-    return f"{whole}.{part[:2]}{part[2:].rstrip('0')}"
+    return f"{whole}.{part[:places]}{part[places:].rstrip('0')}"
+
+
+def money_places(amounts: Iterable[int | None]) -> int:
+    """The most decimals that one of these amounts has in ``money_text``."""
+    texts = (money_text(amount or 0) for amount in amounts)
+    return max((len(text.partition(".")[2]) for text in texts), default=2)
 
 
 def per_million_tokens(line: InvoiceSum) -> int | None:

@@ -1,9 +1,11 @@
 """Figures of the page in words."""
 
 from slicewise.cluster.language.meters import SLICES, meter_named
+from slicewise.slurm_plugin.rules.accounting.energy import MJ_PER_KWH
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 _FEW = 10
+_MILLION = 1_000_000
 _MOST = 400
 """Characters of one text: names and reasons are far shorter."""
 
@@ -29,6 +31,21 @@ def amount_text(amount: int, meter: str) -> str:
         return hours_text(amount)
     budgeted = meter_named(meter)
     return f"{budgeted.text(amount)} {shortened(budgeted.unit)}"
+
+
+def kwh_text(energy_mj: int) -> str:
+    """Kilowatt-hours with three decimals."""
+    return f"{energy_mj / MJ_PER_KWH:,.3f}"
+
+
+def measured_text(measured_mj: int, energy_mj: int) -> str:
+    """The part that meters saw, as ``97%``; "" of nothing."""
+    return f"{measured_mj / energy_mj:.0%}" if energy_mj else ""
+
+
+def kwh_per_million_text(energy_mj: int, tokens: int | None) -> str:
+    """Kilowatt-hours for a million tokens; "" where none were counted."""
+    return kwh_text(round(energy_mj * _MILLION / tokens)) if tokens and energy_mj else ""
 
 
 def shortened(text: str) -> str:

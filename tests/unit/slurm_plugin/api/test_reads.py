@@ -28,6 +28,8 @@ from slicewise.slurm_plugin.common.ledger_requests import (
     StatementAnswer,
     StatementRequest,
 )
+from slicewise.slurm_plugin.common.tariff_requests import ChargeCursor, ChargesRequest
+from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
 from slicewise.slurm_plugin.rules.common.history import HistorySteps
 from slicewise.slurm_plugin.rules.quota.types import Budget
 
@@ -259,3 +261,26 @@ async def test_only_operators_are_told_where_the_database_is(reads: Reads, code:
     words = f"The ledger does not answer now. Try again later. [{code}]"
     assert str(await refusal(reads, request)) == words
     assert "db.site" in str(await refusal(reads, request, ROOT))
+
+
+async def test_budgets_in_money_are_told_of_own_tenants_and_those_above(reads: Reads):
+    policy = policy_of(
+        tenant("science", 4000), tenant("vision", 2000, parent="science"), tenant("nlp", 2000)
+    )
+    reads._cluster_state.set_policy(policy, {})
+    reads._cluster_state.money_budgets = tuple(
+        MoneyBudgetStatus(name, 500, 100, 0.8, 1) for name in ("nlp", "science", "vision")
+    )
+    span = {"since_s": 0, "until_s": 86_400}
+
+    async def told(request: ChargesRequest, principal: Principal) -> list[str]:
+        return [each["tenant"] for each in (await ask(reads, request, principal))["budgets"]]
+
+    everything = ChargesRequest.of(**span)
+    assert await told(everything, ROOT) == ["nlp", "science", "vision"]
+    assert await told(everything, ALICE) == ["vision"]
+    own = ChargesRequest.of(tenant="vision", **span)
+    assert await told(own, ROOT) == ["science", "vision"]
+    assert await told(own, ALICE) == ["vision"]
+    after = ChargeCursor(part="requests", now_s=1)
+    assert await told(own.model_copy(update={"after": after}), ROOT) == []
