@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, get_args, get_origin
 from urllib.parse import quote, urlencode
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
+from pydantic_core import from_json
 
 from slicewise.cluster.language.accounts import account_name
 from slicewise.cluster.language.codes import Code
@@ -31,6 +39,12 @@ Asker = Literal["everybody", "launcher", "web", "operators"]
 launcher or the web server, and operators, which are root and SlurmUser.
 """
 
+
+Sent = TypeVar("Sent")
+Cursor = Annotated[
+    Sent, BeforeValidator(lambda place: from_json(place) if isinstance(place, str) else place)
+]
+"""Where a page ends, as ``Request.sent`` writes it: of a query's text the JSON."""
 
 _MOST_TOLD = 60
 """Characters of a refused word that its refusal repeats."""

@@ -420,8 +420,8 @@ AS $$
                       ROW(b.cluster, b.tenant, b.meter, b.kind, b.amount, b.period_start_s,
                           b.author, b.reason, b.recorded_at, b.key)::text END
                || CASE WHEN s.id IS NULL THEN '' ELSE
-                      ROW(s.run_id, s.hour_s, s.number, s.day, s.tenant, s.payer, s.part, s.amount,
-                          s.recorded_at)::text END,
+                      ROW(s.run_id, s.hour_s, s.number, s.day, s.tenant, s.payer, s.part, s.service,
+                          s.replica_of, s.amount, s.recorded_at)::text END,
                E'\n' ORDER BY t.id), '') || slicewise.sealed_policy(behind, up_to), 'UTF8'))
       FROM slicewise.transfers t
       LEFT JOIN slicewise.runs r ON r.id = CASE t.number WHEN 1 THEN t.run_id END

@@ -112,6 +112,8 @@ CREATE TABLE slicewise.share_entries (
     tenant text NOT NULL CONSTRAINT ck_share_entries_tenant_named CHECK (tenant <> ''),
     payer text CONSTRAINT ck_share_entries_payer_another CHECK (payer <> tenant),
     part text NOT NULL CONSTRAINT ck_share_entries_part_known CHECK (part IN ('tokens', 'idle')),
+    service text NOT NULL,
+    replica_of text NOT NULL,
     amount bigint NOT NULL CONSTRAINT ck_share_entries_amount_not_zero CHECK (amount <> 0),
     recorded_at timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT fk_share_entries_run_id
@@ -121,11 +123,11 @@ CREATE TABLE slicewise.share_entries (
 -- By it a budget finds what of others' runs it paid since its period began.
 CREATE INDEX ix_share_entries_payer
     ON slicewise.share_entries ((coalesce(payer, tenant)), recorded_at);
--- Invoices read the entries of some days, which come nearly in that order.
-CREATE INDEX ix_share_entries_day ON slicewise.share_entries
-    USING brin (day) WITH (pages_per_range = 16, autosummarize = on);
+-- Invoices read the entries of some hours, which come nearly in that order.
+CREATE INDEX ix_share_entries_hour ON slicewise.share_entries
+    USING brin (hour_s) WITH (pages_per_range = 16, autosummarize = on);
 COMMENT ON TABLE slicewise.share_entries
-    IS 'What of an hour of a run a tenant has more or less than before, and whose budget pays if not its own; append-only.';
+    IS 'What of an hour of a run a tenant has more or less than before, whose budget pays if not its own, which service it asked and whose replica it was; append-only.';
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.share_entries
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
 

@@ -8,7 +8,7 @@ CREATE FUNCTION slicewise.share(hours jsonb, zone text) RETURNS integer[] LANGUA
 AS $$
 DECLARE
     hour jsonb;
-    of_run bigint;
+    run slicewise.runs;
     after integer;
     booked integer[] := '{}';
     made bigint[];
@@ -31,12 +31,12 @@ BEGIN
     FOR position IN 0 .. jsonb_array_length(hours) - 1 LOOP
         hour := hours -> position;
         after := (hour -> 'after')::integer;
-        SELECT r.id INTO STRICT of_run FROM slicewise.runs r
+        SELECT * INTO STRICT run FROM slicewise.runs r
          WHERE r.cluster = hour ->> 'cluster' AND r.meter = 'slice-seconds'
            AND r.job_id = (hour -> 'job_id')::bigint AND r.start_s = (hour -> 'start_s')::bigint;
         INSERT INTO slicewise.shared_hours AS h
                (run_id, hour_s, number, from_s, until_s, amount, requests, busy_ms, weights, idle)
-        VALUES (of_run, (hour -> 'hour_s')::bigint, after + 1, (hour -> 'from_s')::bigint,
+        VALUES (run.id, (hour -> 'hour_s')::bigint, after + 1, (hour -> 'from_s')::bigint,
                 (hour -> 'until_s')::bigint, (hour -> 'amount')::bigint,
                 (hour -> 'requests')::bigint, (hour -> 'busy_ms')::bigint,
                 hour -> 'weights', hour -> 'idle')
@@ -47,61 +47,65 @@ BEGIN
          WHERE h.number = after;
         CONTINUE WHEN NOT FOUND;
         booked := booked || position;
-        WITH added AS (
+        -- The replica is of what its array was submitted as, else of what requests say they asked.
+        -- In a pool another tenant may have asked another service there.
+        WITH task AS (
+            SELECT substring(run.task, '^[0-9]{1,18}')::bigint AS array_job_id,
+                   substring(run.task, '_([0-9]{1,18})$')::bigint AS index
+        ), asked AS (
+            SELECT u.payer, max(split_part(u.service, '/', 2)) AS name
+              FROM task t
+              JOIN slicewise.usage_hours u
+                ON (u.cluster, u.hour_s, u.array_job_id, u.index, u.run_start_s,
+                    split_part(u.service, '/', 1))
+                   = (run.cluster, (hour -> 'hour_s')::bigint, t.array_job_id, t.index, run.start_s,
+                      run.tenant)
+             GROUP BY u.payer
+        ), replica AS (
+            SELECT coalesce(
+                   (SELECT g.name FROM slicewise.service_generations g JOIN task USING (array_job_id)
+                     WHERE (g.cluster, g.tenant) = (run.cluster, run.tenant)
+                     ORDER BY g.id DESC LIMIT 1),
+                   (SELECT max(name) FROM asked), '-') AS name
+        ), added AS (
             INSERT INTO slicewise.share_entries
-                   (run_id, hour_s, number, day, tenant, payer, part, amount)
-            SELECT of_run, (hour -> 'hour_s')::bigint, after + 1,
+                   (run_id, hour_s, number, day, tenant, payer, part, service, replica_of, amount)
+            SELECT run.id, (hour -> 'hour_s')::bigint, after + 1,
                    (to_timestamp((hour -> 'hour_s')::bigint) AT TIME ZONE zone)::date, s.tenant,
-                   nullif(s.payer, s.tenant), s.part, s.amount
+                   nullif(s.payer, s.tenant), s.part,
+                   CASE WHEN s.part = 'tokens' AND s.tenant <> run.tenant
+                        THEN coalesce(a.name, n.name) ELSE n.name END, n.name, s.amount
               FROM jsonb_to_recordset(hour -> 'shares')
                    AS s (tenant text, payer text, part text, amount bigint)
+             CROSS JOIN replica n
+              LEFT JOIN asked a ON a.payer = s.tenant
              ORDER BY s.tenant, s.part
             RETURNING id)
         SELECT coalesce(array_agg(id), '{}') INTO made FROM added;
         entries := entries || made;
         IF (hour -> 'amount')::bigint <> (
             SELECT coalesce(sum(e.amount), 0) FROM slicewise.share_entries e
-             WHERE e.run_id = of_run AND e.hour_s = (hour -> 'hour_s')::bigint
+             WHERE e.run_id = run.id AND e.hour_s = (hour -> 'hour_s')::bigint
         ) OR EXISTS (
             SELECT FROM slicewise.share_entries e
-             WHERE e.run_id = of_run AND e.hour_s = (hour -> 'hour_s')::bigint
+             WHERE e.run_id = run.id AND e.hour_s = (hour -> 'hour_s')::bigint
              GROUP BY e.tenant, e.part HAVING sum(e.amount) < 0
         ) THEN
             RAISE EXCEPTION 'hour % of run %: its shares are not what it had', hour -> 'hour_s',
-                of_run USING ERRCODE = 'check_violation';
+                run.id USING ERRCODE = 'check_violation';
         END IF;
     END LOOP;
 
-    -- The replica is of what its array was submitted as, else of what requests say they asked. In a
-    -- pool another tenant may have asked another service there.
     INSERT INTO slicewise.share_days AS d
-    SELECT r.cluster, e.day, e.tenant, coalesce(e.payer, e.tenant),
-           r.tenant || '/' || CASE WHEN e.part = 'tokens' AND e.tenant <> r.tenant
-                                   THEN coalesce(a.by_tenant, n.name) ELSE n.name END,
-           coalesce(r.payer, r.tenant), r.tenant || '/' || n.name, ARRAY(SELECT jsonb_object_keys(r.gres) ORDER BY 1),
+    SELECT r.cluster, e.day, e.tenant, coalesce(e.payer, e.tenant), r.tenant || '/' || e.service,
+           coalesce(r.payer, r.tenant), r.tenant || '/' || e.replica_of,
+           ARRAY(SELECT jsonb_object_keys(r.gres) ORDER BY 1),
            coalesce(sum(e.amount) FILTER (WHERE e.part = 'tokens'), 0),
            coalesce(sum(e.amount) FILTER (WHERE e.part = 'idle'), 0),
            (array_agg(h.weights ORDER BY e.hour_s DESC))[1]
       FROM slicewise.share_entries e
       JOIN slicewise.shared_hours h USING (run_id, hour_s)
       JOIN slicewise.runs r ON r.id = e.run_id
-     CROSS JOIN LATERAL (
-           SELECT substring(r.task, '^[0-9]{1,18}')::bigint AS array_job_id,
-                  substring(r.task, '_([0-9]{1,18})$')::bigint AS index) AS t
-     CROSS JOIN LATERAL (
-           SELECT max(split_part(u.service, '/', 2)) AS name,
-                  max(split_part(u.service, '/', 2)) FILTER (WHERE u.payer = e.tenant) AS by_tenant
-             FROM slicewise.usage_hours u
-            WHERE (u.cluster, u.hour_s, u.array_job_id, u.index, u.run_start_s,
-                   split_part(u.service, '/', 1))
-                  = (r.cluster, e.hour_s, t.array_job_id, t.index, r.start_s, r.tenant)) AS a
-     CROSS JOIN LATERAL (
-           SELECT coalesce(
-                  (SELECT g.name FROM slicewise.service_generations g
-                    WHERE (g.cluster, g.tenant, g.array_job_id)
-                          = (r.cluster, r.tenant, t.array_job_id)
-                    ORDER BY g.id DESC LIMIT 1),
-                  a.name, '-') AS name) AS n
      WHERE e.id = ANY (entries)
      GROUP BY 1, 2, 3, 4, 5, 6, 7, 8 ORDER BY 1, 2, 3, 4, 5, 6, 7, 8
         ON CONFLICT ON CONSTRAINT pk_share_days DO UPDATE

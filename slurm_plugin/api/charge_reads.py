@@ -1,12 +1,13 @@
 """Gathers what was charged, with prices, page by page."""
 
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
 
 from slicewise.cluster.rpc.read_messages import SlicePriceAnswer, SlicePriceRequest
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.slurm_plugin.api.access import Principal
-from slicewise.slurm_plugin.common.ledger_requests import StatementCursor
 from slicewise.slurm_plugin.common.tariff_requests import (
     ChargeCursor,
     ChargesAnswer,
@@ -16,6 +17,9 @@ from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.tariffs import WantedCharges
 from slicewise.slurm_plugin.rules.accounting.charge_lines import (
     ChargeLine,
+    PassedOn,
+    PooledDay,
+    RequestDay,
     pool_lines,
     request_lines,
     run_lines,
@@ -28,6 +32,7 @@ from slicewise.slurm_plugin.rules.accounting.tariff import (
     slice_day_price,
     slice_hour_price,
 )
+from slicewise.slurm_plugin.rules.accounting.types import StatementRow
 
 _PAGE_ROWS = 2000
 _DAY_S = 86_400
@@ -42,7 +47,7 @@ def charges(
     after = request.after or ChargeCursor(part="runs", now_s=int(wall_s()))
     book = ledger.tariffs.book(zone)
     spans = price_spans(book.records, request.since_s, request.until_s, book.zone)
-    lines, more = _PARTS[after.part](ledger, wanted, spans, book, after)
+    lines, more = _page(_Read(ledger, wanted, spans, book), after)
     currency = book.records[-1].tariff.currency if book.records else ""
     return ChargesAnswer(currency=currency, now_s=after.now_s, lines=lines, more=more)
 
@@ -53,7 +58,7 @@ def all_charges(
     """All of it."""
     after: ChargeCursor | None = ChargeCursor(part="runs", now_s=now_s)
     while after is not None:
-        lines, after = _PARTS[after.part](ledger, wanted, spans, book, after)
+        lines, after = _page(_Read(ledger, wanted, spans, book), after)
         yield from lines
 
 
@@ -70,71 +75,79 @@ def slice_price(request: SlicePriceRequest, ledger: Ledger, zone: str) -> SliceP
     )
 
 
-_Page = tuple[tuple[ChargeLine, ...], ChargeCursor | None]
+@dataclass(frozen=True)
+class _Read:
+    """What is read of charges, and by what it is priced."""
+
+    ledger: Ledger
+    wanted: WantedCharges
+    spans: Sequence[PriceSpan]
+    book: PriceBook
 
 
-def _runs(
-    ledger: Ledger,
-    wanted: WantedCharges,
-    spans: Sequence[PriceSpan],
-    book: PriceBook,
-    after: ChargeCursor,
-) -> _Page:
-    place = after.run
-    rows = ledger.audit.statement_page(
-        wanted.tenant,
-        spans[0].start_s,
+_Lines = tuple[ChargeLine, ...]
+
+
+def _page(read: _Read, after: ChargeCursor) -> tuple[_Lines, ChargeCursor | None]:
+    """The lines of a page, and where the next one begins; None after the last page."""
+    rows, lines = _PARTS[after.part](read, after)
+    if len(rows) >= _PAGE_ROWS:
+        return lines, after.model_copy(update=_place(rows[-1]))
+    parts = tuple(_PARTS)
+    following = parts[parts.index(after.part) + 1 :]
+    return lines, ChargeCursor(part=following[0], now_s=after.now_s) if following else None
+
+
+def _place(last: StatementRow | PassedOn | PooledDay | RequestDay) -> Mapping[str, object]:
+    if isinstance(last, StatementRow):
+        run = last.run
+        return {"run": (run.tenant, run.key.start_s, run.key.job_id)}
+    whose = last.owner if isinstance(last, PassedOn) else last.tenant
+    return {"day": (date.fromisoformat(last.day), whose)}
+
+
+def _runs(read: _Read, after: ChargeCursor) -> tuple[Sequence[StatementRow], _Lines]:
+    rows = read.ledger.audit.statement_page(
+        read.wanted.tenant,
+        read.spans[0].start_s,
         after.now_s,
-        (place.tenant, place.start_s, place.job_id) if place else None,
+        after.run,
         _PAGE_ROWS,
-        until_s=spans[-1].end_s,
-        accounts=wanted.tenants,
+        until_s=read.spans[-1].end_s,
+        accounts=read.wanted.tenants,
     )
-    more = ChargeCursor(part="shares", now_s=after.now_s)
-    if len(rows) == _PAGE_ROWS:
-        run = rows[-1].run
-        last = StatementCursor(
-            tenant=run.tenant, start_s=run.key.start_s, job_id=run.key.job_id, now_s=after.now_s
-        )
-        more = ChargeCursor(part="runs", run=last, now_s=after.now_s)
-    return run_lines(rows, spans, book), more
+    return rows, run_lines(rows, read.spans, read.book)
 
 
-def _shares(
-    ledger: Ledger,
-    wanted: WantedCharges,
-    spans: Sequence[PriceSpan],
-    book: PriceBook,
-    after: ChargeCursor,
-) -> _Page:
-    parts = ledger.tariffs.passed_on(wanted, spans, after.skip, _PAGE_ROWS)
-    lines = share_lines(parts, spans, book, wanted.tenants)
-    if not after.skip:
-        lines += pool_lines(ledger.tariffs.pooled(wanted, _days(spans)), spans, book)
-    if wanted.tenant is not None:
-        # As of runs: its own, and what it pays for.
-        lines = tuple(line for line in lines if wanted.tenant in {line.of.tenant, line.of.payer})
-    return lines, _next(after, len(parts), "requests")
+def _shares(read: _Read, after: ChargeCursor) -> tuple[Sequence[PassedOn], _Lines]:
+    parts = read.ledger.tariffs.passed_on(read.wanted, read.spans, after.day, _PAGE_ROWS)
+    return parts, _own(read, share_lines(parts, read.spans, read.book, read.wanted.tenants))
 
 
-def _requests(
-    ledger: Ledger,
-    wanted: WantedCharges,
-    spans: Sequence[PriceSpan],
-    book: PriceBook,
-    after: ChargeCursor,
-) -> _Page:
-    requests = ledger.tariffs.requests(wanted, _days(spans), after.skip, _PAGE_ROWS)
-    return request_lines(requests, spans, book), _next(after, len(requests), None)
+def _pools(read: _Read, after: ChargeCursor) -> tuple[Sequence[PooledDay], _Lines]:
+    days = _days(read.spans)
+    parts = read.ledger.tariffs.pooled(read.wanted, days, after.day, _PAGE_ROWS)
+    return parts, _own(read, pool_lines(parts, read.spans, read.book))
 
 
-_PARTS = {"runs": _runs, "shares": _shares, "requests": _requests}
+def _own(read: _Read, lines: _Lines) -> _Lines:
+    """As of runs: what is the wanted tenant's own, and what it pays for."""
+    tenant = read.wanted.tenant
+    return tuple(line for line in lines if tenant in {None, line.of.tenant, line.of.payer})
 
 
-def _next(after: ChargeCursor, rows: int, then: Literal["requests"] | None) -> ChargeCursor | None:
-    if rows == _PAGE_ROWS:
-        return after.model_copy(update={"skip": after.skip + rows})
-    return None if then is None else ChargeCursor(part=then, now_s=after.now_s)
+def _requests(read: _Read, after: ChargeCursor) -> tuple[Sequence[RequestDay], _Lines]:
+    days = _days(read.spans)
+    requests = read.ledger.tariffs.requests(read.wanted, days, after.day, _PAGE_ROWS)
+    return requests, request_lines(requests, read.spans, read.book)
+
+
+_PARTS: Mapping[str, Callable[[_Read, ChargeCursor], tuple[Sequence[Any], _Lines]]] = {
+    "runs": _runs,
+    "shares": _shares,
+    "pools": _pools,
+    "requests": _requests,
+}
 
 
 def _days(spans: Sequence[PriceSpan]) -> tuple[str, ...]:

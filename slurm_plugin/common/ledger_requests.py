@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from pydantic import Field, TypeAdapter, field_validator
+from pydantic import Field
 
-from slicewise.cluster.rpc.message import Asks, Message, Request, TenantText, WholeAnswer
+from slicewise.cluster.rpc.message import Asks, Cursor, Message, Request, TenantText, WholeAnswer
 from slicewise.cluster.rpc.overview_messages import OtherTenants, Position
 from slicewise.slurm_plugin.common.budget_requests import BudgetMeter
 from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus, TenantInTree
@@ -50,17 +50,11 @@ class StatementRequest(Request, Asks[StatementAnswer], get="statement"):
     tenant: TenantText | None = None
     since_s: Number = 0
     until_s: Number | None = None
-    after: StatementCursor | None = None
-
-    @field_validator("after", mode="before")
-    @classmethod
-    def _of_text(cls, value: object) -> object:
-        return StatementCursor.model_validate_json(value) if isinstance(value, str) else value
+    after: Cursor[StatementCursor] | None = None
 
 
 ShareCursor = tuple[Number, TenantText, TenantText, Annotated[str, Field(max_length=128)]]
 """Where a page of shares ends: begin of the day, tenant, payer and service of its last line."""
-_SHARE_CURSOR: TypeAdapter[ShareCursor] = TypeAdapter(ShareCursor)
 
 
 class SharesAnswer(WholeAnswer):
@@ -80,12 +74,7 @@ class SharesRequest(Request, Asks[SharesAnswer], get="shares"):
     tenant: TenantText | None = None
     since_s: Number = 0
     until_s: Number | None = None
-    after: ShareCursor | None = None
-
-    @field_validator("after", mode="before")
-    @classmethod
-    def _of_text(cls, value: object) -> object:
-        return _SHARE_CURSOR.validate_json(value) if isinstance(value, str) else value
+    after: Cursor[ShareCursor] | None = None
 
 
 class BalanceAnswer(WholeAnswer):

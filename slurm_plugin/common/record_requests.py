@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from slicewise.cluster.rpc.message import Asks, Message, Request, WholeAnswer
+from slicewise.cluster.rpc.message import Asks, Cursor, Message, Request, WholeAnswer
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.common.observations import Observations
 from slicewise.slurm_plugin.rules.quota.types import KnownLimit, LimitKey, Tenant
@@ -65,12 +65,7 @@ class ExportRequest(Request, Asks[ExportAnswer], get="export", asker="operators"
     """Which transfers were recorded at ``since_s`` or later, up to now?"""
 
     since_s: int = 0
-    after: ExportCursor | None = None
-
-    @field_validator("after", mode="before")
-    @classmethod
-    def _of_text(cls, value: object) -> object:
-        return ExportCursor.model_validate_json(value) if isinstance(value, str) else value
+    after: Cursor[ExportCursor] | None = None
 
 
 class LedgerViewAnswer(WholeAnswer):

@@ -1,18 +1,20 @@
 """What is asked about money: tariffs, charges with their prices, what a service costs."""
 
-from typing import Annotated, Literal, Self
+from datetime import date
+from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from slicewise.cluster.rpc.message import (
     NO_CONTROLS,
     Asks,
+    Cursor,
     Message,
     Request,
     TenantText,
     WholeAnswer,
 )
-from slicewise.slurm_plugin.common.ledger_requests import Number, StatementCursor
+from slicewise.slurm_plugin.common.ledger_requests import Number
 from slicewise.slurm_plugin.common.tenant_requests import Authored
 from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine
 from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
@@ -76,15 +78,15 @@ class ChargeCursor(Message):
 
     Attributes:
         part: of what the next page is.
-        run: the last run; of runs.
-        skip: how many came before; of shares and requests.
         now_s: up to when running jobs are counted.
+        run: account, start and job id of the last run; of runs.
+        day: of all others the last day, and the tenant with which it ends.
     """
 
-    part: Literal["runs", "shares", "requests"]
-    run: StatementCursor | None = None
-    skip: Annotated[int, Field(ge=0, le=2**40)] = 0
+    part: Literal["runs", "shares", "pools", "requests"]
     now_s: Number
+    run: tuple[TenantText, Number, Number] | None = None
+    day: tuple[date, TenantText] | None = None
 
 
 class ChargesAnswer(WholeAnswer):
@@ -114,12 +116,7 @@ class ChargesRequest(Request, Asks[ChargesAnswer], get="charges"):
     tenant: TenantText | None = None
     since_s: Number
     until_s: Number
-    after: ChargeCursor | None = None
-
-    @field_validator("after", mode="before")
-    @classmethod
-    def _of_text(cls, value: object) -> object:
-        return ChargeCursor.model_validate_json(value) if isinstance(value, str) else value
+    after: Cursor[ChargeCursor] | None = None
 
     @model_validator(mode="after")
     def _is_a_time(self) -> Self:

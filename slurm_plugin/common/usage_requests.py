@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, TypeAdapter, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from slicewise.cluster.language.persons import PERSON_PATTERN
 from slicewise.cluster.rpc.message import (
     NO_CONTROLS,
     Asks,
+    Cursor,
     Message,
     Request,
     TenantText,
@@ -29,8 +30,6 @@ LINE_FIELDS: Mapping[UsageGroup, tuple[str, ...]] = {
 """The fields that a line is about."""
 Seconds = Annotated[int, Field(ge=0, le=2**40)]
 _Word = Annotated[str, Field(max_length=128, pattern=NO_CONTROLS)]
-
-_WORDS = TypeAdapter(tuple[str, ...])
 
 
 class TokenLine(Message):
@@ -110,12 +109,7 @@ class TokenUsageRequest(Request, Asks[TokenUsageAnswer], get="token-usage", for_
     service: _Word | None = None
     since_s: Seconds = 0
     until_s: Seconds | None = None
-    after: Annotated[tuple[_Word, ...], Field(max_length=3)] | None = None
-
-    @field_validator("after", mode="before")
-    @classmethod
-    def _of_text(cls, value: object) -> object:
-        return _WORDS.validate_json(value) if isinstance(value, str) else value
+    after: Cursor[Annotated[tuple[_Word, ...], Field(max_length=3)]] | None = None
 
     @model_validator(mode="after")
     def _is_after_such_a_line(self) -> Self:

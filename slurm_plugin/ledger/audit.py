@@ -24,8 +24,6 @@ from slicewise.slurm_plugin.rules.accounting.types import (
 )
 from slicewise.slurm_plugin.rules.quota.calendar import loosely_within
 
-_PAGE_DEADLINE_MS = 8000
-
 
 class Audit(LedgerPart):
     """Reads and checks the whole ledger."""
@@ -49,8 +47,7 @@ class Audit(LedgerPart):
         UnreachableError (SW-DATABASE-DOWN) if it takes too long.
         """
         settled = queries.settled_use_paid_by(self._cluster, payer, since_s)
-        with reading(self._engine) as connection:
-            connection.execute(text(f"SET LOCAL statement_timeout = {_PAGE_DEADLINE_MS}"))
+        with self._reading() as connection:
             used = int(connection.execute(settled).scalar_one())
             found = connection.execute(queries.open_paid_by(self._cluster, payer)).all()
             budget = {"cluster": self._cluster, "payer": payer, "since_s": since_s}
@@ -78,8 +75,7 @@ class Audit(LedgerPart):
         page = queries.statement_page_of(
             self._cluster, tenant, since_s, after, until_s, accounts=accounts
         )
-        with reading(self._engine) as connection:
-            connection.execute(text(f"SET LOCAL statement_timeout = {_PAGE_DEADLINE_MS}"))
+        with self._reading() as connection:
             found = connection.execute(page.limit(rows)).all()
         return tuple(queries.statement_row(row, now_s) for row in found)
 
@@ -94,8 +90,7 @@ class Audit(LedgerPart):
         (SW-DATABASE-DOWN) if PostgreSQL takes too long.
         """
         wanted = queries.export_of(self._cluster, since_s, after_id, until_id).limit(rows)
-        with reading(self._engine) as connection:
-            connection.execute(text(f"SET LOCAL statement_timeout = {_PAGE_DEADLINE_MS}"))
+        with self._reading() as connection:
             return tuple(dict(row) for row in connection.execute(wanted).mappings())
 
     def newest_sealed_id(self) -> int:

@@ -1,15 +1,20 @@
 """What the parts of the ledger share."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
+
+from slicewise.cluster.runtime.database import reading
 
 DEADLINE = text(
     "SELECT set_config('statement_timeout', '4s', true), set_config('lock_timeout', '3s', true)"
 )
 """Deadline for statements on which a user waits: the statement is done, or never will be, before
 the user is told that it failed."""
+_READ_DEADLINE = text("SET LOCAL statement_timeout = '8s'")
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,15 @@ class LedgerPart:
         self._database = database
         self._engine = database.engine
         self._cluster = database.cluster
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        """What ``reading`` yields, where a user waits: UnreachableError (SW-DATABASE-DOWN) for a
+        statement that takes longer than eight seconds.
+        """
+        with reading(self._engine) as connection:
+            connection.execute(_READ_DEADLINE)
+            yield connection
 
 
 def seconds(epoch: Any) -> float | None:

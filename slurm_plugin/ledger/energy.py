@@ -8,14 +8,12 @@ from sqlalchemy import Integer, func, literal, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 
 from slicewise.cluster.rpc.energy_messages import EnergyPostRequest
-from slicewise.cluster.runtime.database import reading, writing
+from slicewise.cluster.runtime.database import writing
 from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
 from slicewise.slurm_plugin.rules.accounting.energy import (
     EnergyRow,
     UnmeasuredRow,
 )
-
-_DEADLINE = text("SET LOCAL statement_timeout = '8s'")
 
 _SERVICE = """
  LEFT JOIN LATERAL (
@@ -175,6 +173,5 @@ class Energy(LedgerPart):
             "most": wanted.most,
             **others,
         }
-        with reading(self._engine) as connection:
-            connection.execute(_DEADLINE)
+        with self._reading() as connection:
             return [dict(row) for row in connection.execute(text(query), words).mappings()]

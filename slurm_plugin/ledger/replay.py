@@ -165,7 +165,7 @@ WITH chain AS (
                                  b.key)::text END
                       || CASE WHEN h.id IS NULL THEN '' ELSE
                              ROW(h.run_id, h.hour_s, h.number, h.day, h.tenant, h.payer, h.part,
-                                 h.amount, h.recorded_at)::text END,
+                                 h.service, h.replica_of, h.amount, h.recorded_at)::text END,
                       E'\\n' ORDER BY t.id) AS said
              FROM slicewise.transfers t
              LEFT JOIN slicewise.runs r ON r.id = CASE t.number WHEN 1 THEN t.run_id END

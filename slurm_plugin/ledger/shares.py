@@ -30,9 +30,6 @@ Due = Callable[[SharedRun], Iterable[DueHour]]
 """Which hours of a run are to be divided."""
 
 
-_DEADLINE = text("SET LOCAL statement_timeout = '8s'")
-
-
 @dataclass(frozen=True)
 class WantedShares:
     """Which shares a reader wants: of days that begin from ``since_s`` up to ``until_s``.
@@ -117,8 +114,7 @@ class Shares(LedgerPart):
             "after_service": service,
             "most": most,
         }
-        with reading(self._engine) as connection:
-            connection.execute(_DEADLINE)
+        with self._reading() as connection:
             rows = connection.execute(text(share_queries.LINES), given)
             return tuple(ShareLine(*row) for row in rows)
 

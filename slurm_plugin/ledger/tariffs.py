@@ -2,9 +2,12 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import insert, select, text
+from sqlalchemy import TextClause, insert, select, text
 
 from slicewise.cluster.language.periods import Period, next_start_s
 from slicewise.cluster.language.persons import NOBODY
@@ -25,61 +28,38 @@ from slicewise.slurm_plugin.rules.accounting.tariff_file import EnteredTariff, c
 from slicewise.slurm_plugin.rules.accounting.usage_costs import Place, TypeMixes
 from slicewise.slurm_plugin.rules.quota.tenants import check_words
 
-_DEADLINE = text("SET LOCAL statement_timeout = '8s'")
-
 _PASSED_ON = text("""
-WITH entries AS MATERIALIZED (
-    SELECT e.run_id, e.hour_s, e.day, e.tenant, coalesce(e.payer, e.tenant) AS payer,
-           e.part = 'tokens' AS asked, sum(e.amount) AS amount
+WITH entries AS (
+    SELECT e.run_id, width_bucket(e.hour_s, CAST(:starts AS bigint[])) AS place, e.replica_of,
+           e.tenant, coalesce(e.payer, e.tenant) AS payer, e.service, sum(e.amount) AS amount
       FROM slicewise.share_entries e
-     WHERE e.day BETWEEN CAST(:first AS date) AND CAST(:last AS date)
-       AND e.hour_s >= :from_s AND e.hour_s < :until_s
+     WHERE e.hour_s >= :from_s AND e.hour_s < :until_s
      GROUP BY 1, 2, 3, 4, 5, 6
-), of_runs AS (
-    SELECT e.*, r.tenant AS owner, coalesce(r.payer, r.tenant) AS owner_payer, r.start_s,
-           substring(r.task, '^[0-9]{1,18}')::bigint AS array_job_id,
-           substring(r.task, '_([0-9]{1,18})$')::bigint AS index,
-           ARRAY(SELECT jsonb_object_keys(r.gres) ORDER BY 1) AS types, r.cluster
-      FROM entries e
-      JOIN slicewise.runs r ON r.id = e.run_id
-     WHERE r.cluster = :cluster AND r.tenant <> e.tenant
-       AND (CAST(:tenants AS text[]) IS NULL OR r.tenant = ANY (:tenants)
-            OR e.tenant = ANY (:tenants))
-       AND (CAST(:tenant AS text) IS NULL
-            OR :tenant IN (r.tenant, coalesce(r.payer, r.tenant), e.tenant, e.payer))
-), named AS (
-    SELECT o.*, coalesce(
-               (SELECT g.name FROM slicewise.service_generations g
-                 WHERE (g.cluster, g.tenant, g.array_job_id) = (o.cluster, o.owner, o.array_job_id)
-                 ORDER BY g.id DESC LIMIT 1),
-               (SELECT max(split_part(u.service, '/', 2)) FROM slicewise.usage_hours u
-                 WHERE (u.cluster, u.hour_s, u.array_job_id, u.index, u.run_start_s)
-                       = (o.cluster, o.hour_s, o.array_job_id, o.index, o.start_s)), '-')
-               AS replica_of,
-           CASE WHEN o.asked THEN
-               (SELECT max(split_part(u.service, '/', 2)) FROM slicewise.usage_hours u
-                 WHERE (u.cluster, u.hour_s, u.day, u.payer, u.array_job_id, u.index, u.run_start_s)
-                       = (o.cluster, o.hour_s, o.day, o.tenant, o.array_job_id, o.index, o.start_s)
-                   AND split_part(u.service, '/', 1) = o.owner) END AS by_tenant
-      FROM of_runs o
 )
-SELECT width_bucket(hour_s, CAST(:starts AS bigint[])) - 1 AS span, owner, owner_payer, replica_of,
-       tenant, payer, coalesce(by_tenant, replica_of) AS service, types, sum(amount)::bigint
-  FROM named
+SELECT ARRAY(SELECT jsonb_object_keys(r.gres) ORDER BY 1), (CAST(:starts AS bigint[]))[e.place],
+       r.tenant AS owner, coalesce(r.payer, r.tenant), e.replica_of, e.tenant, e.payer, e.service,
+       sum(e.amount)::bigint
+  FROM entries e
+  JOIN slicewise.runs r ON r.id = e.run_id
+ WHERE r.cluster = :cluster AND r.tenant <> e.tenant AND r.tenant > :after
+   AND (CAST(:tenants AS text[]) IS NULL OR r.tenant = ANY (:tenants) OR e.tenant = ANY (:tenants))
+   AND (CAST(:tenant AS text) IS NULL
+        OR :tenant IN (r.tenant, coalesce(r.payer, r.tenant), e.tenant, e.payer))
  GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
-HAVING sum(amount) <> 0
- ORDER BY 1, 2, 3, 4, 5, 6, 7, 8
-OFFSET :skip LIMIT :most
+HAVING sum(e.amount) <> 0
+ ORDER BY owner FETCH FIRST (:most) ROWS WITH TIES
 """)
-"""Parts of services' runs that others than the owner are charged, by the price of their hours."""
+"""Parts of services' runs of a day that others than the owner are charged, by the price of their
+hours: of owners after that one, each whole."""
 
 _POOLED = text("""
 SELECT to_char(day, 'YYYY-MM-DD'), tenant, payer, gpu_types, service, millislice_s
   FROM slicewise.pool_days
- WHERE cluster = :cluster AND day = ANY (CAST(:days AS date[])) AND millislice_s <> 0
+ WHERE cluster = :cluster AND day BETWEEN CAST(:first AS date) AND CAST(:last AS date)
+   AND (day, tenant) > (CAST(:after_day AS date), :after) AND millislice_s <> 0
    AND (CAST(:tenants AS text[]) IS NULL OR tenant = ANY (:tenants))
    AND (CAST(:tenant AS text) IS NULL OR :tenant IN (tenant, payer))
- ORDER BY day, tenant, payer, gpu_types, service
+ ORDER BY day, tenant FETCH FIRST (:most) ROWS WITH TIES
 """)
 
 _TYPE_MIXES = text("""
@@ -101,13 +81,17 @@ _REQUESTS = text("""
 SELECT to_char(day, 'YYYY-MM-DD'), payer, person, service, sum(requests)::bigint,
        sum(prompt_tokens)::bigint, sum(cached_prompt_tokens)::bigint, sum(output_tokens)::bigint
   FROM slicewise.usage_days
- WHERE cluster = :cluster AND day = ANY (CAST(:days AS date[]))
+ WHERE cluster = :cluster AND day BETWEEN CAST(:first AS date) AND CAST(:last AS date)
+   AND (day, payer) > (CAST(:after_day AS date), :after)
    AND (CAST(:tenants AS text[]) IS NULL OR payer = ANY (:tenants))
    AND (CAST(:tenant AS text) IS NULL OR payer = :tenant)
  GROUP BY day, payer, person, service
- ORDER BY day, payer, service, person
-OFFSET :skip LIMIT :most
+ ORDER BY day, payer FETCH FIRST (:most) ROWS WITH TIES
 """)
+
+DayPlace = tuple[date, str]
+"""Where a page ends: a day, and the tenant of its last rows, which are all of that tenant's."""
+_BEGIN: DayPlace = (date.min, "")
 
 
 @dataclass(frozen=True)
@@ -162,33 +146,48 @@ class Tariffs(LedgerPart):
             return PriceBook(records, _parents(connection, self._cluster, zone), zone)
 
     def passed_on(
-        self, wanted: WantedCharges, spans: Sequence[PriceSpan], skip: int, most: int
+        self, wanted: WantedCharges, spans: Sequence[PriceSpan], after: DayPlace | None, most: int
     ) -> tuple[PassedOn, ...]:
-        """So many parts of services' runs that others were charged in these spans."""
-        given = {
-            **self._given(wanted),
-            "first": spans[0].day,
-            "last": spans[-1].day,
-            "from_s": spans[0].start_s,
-            "until_s": spans[-1].end_s,
-            "starts": [span.start_s for span in spans],
-            "skip": skip,
-            "most": most,
-        }
-        with reading(self._engine) as connection:
-            connection.execute(_DEADLINE)
-            rows = connection.execute(_PASSED_ON, given)
-            return tuple(_passed_on(row) for row in rows)
+        """So many parts of services' runs that others were charged in these spans: each owner's of
+        a day are on one page.
+        """
+        first, owner = after or _BEGIN
+        parts: list[PassedOn] = []
+        with self._reading() as connection:
+            for day, of_day in groupby(spans, key=lambda span: date.fromisoformat(span.day)):
+                if day < first:
+                    continue
+                starts, ends = zip(*((span.start_s, span.end_s) for span in of_day), strict=True)
+                given = {
+                    **self._given(wanted),
+                    "starts": list(starts),
+                    "from_s": starts[0],
+                    "until_s": ends[-1],
+                    "after": owner if day == first else "",
+                    "most": most - len(parts),
+                }
+                parts += (
+                    PassedOn(tuple(sorted(types)), str(day), *others)
+                    for types, *others in connection.execute(_PASSED_ON, given)
+                )
+                if len(parts) >= most:
+                    break
+        return tuple(parts)
 
-    def pooled(self, wanted: WantedCharges, days: Sequence[str]) -> tuple[PooledDay, ...]:
-        """What services used of their pools' other replicas on these days."""
-        given = {**self._given(wanted), "days": list(days)}
-        with reading(self._engine) as connection:
-            connection.execute(_DEADLINE)
-            return tuple(
-                PooledDay(day, tenant, payer, tuple(types), *rest)
-                for day, tenant, payer, types, *rest in connection.execute(_POOLED, given)
-            )
+    def pooled(
+        self, wanted: WantedCharges, days: Sequence[str], after: DayPlace | None, most: int
+    ) -> tuple[PooledDay, ...]:
+        """So many parts of what services used of their pools' other replicas on these days: each
+        tenant's of a day are on one page.
+        """
+        rows = self._of_days(_POOLED, wanted, days, after, most)
+        parts = (
+            PooledDay(day, tenant, payer, tuple(types), *rest)
+            for day, tenant, payer, types, *rest in rows
+        )
+        return tuple(
+            sorted(parts, key=attrgetter("day", "tenant", "payer", "gpu_types", "service"))
+        )
 
     def type_mixes(self, places: Collection[Place]) -> TypeMixes:
         """Of which GPU types the time was that tenants were charged for services on days."""
@@ -200,27 +199,47 @@ class Tariffs(LedgerPart):
             "services": list(services),
         }
         mixes: dict[Place, dict[tuple[str, ...], int]] = {}
-        with reading(self._engine) as connection:
-            connection.execute(_DEADLINE)
+        with self._reading() as connection:
             for day, tenant, service, types, amount in connection.execute(_TYPE_MIXES, given):
                 mixes.setdefault((day, tenant, service), {})[tuple(types)] = amount
         return mixes
 
     def requests(
-        self, wanted: WantedCharges, days: Sequence[str], skip: int, most: int
+        self, wanted: WantedCharges, days: Sequence[str], after: DayPlace | None, most: int
     ) -> tuple[RequestDay, ...]:
-        """So many sums of requests of these days, by tenant, person and service."""
-        given = {**self._given(wanted), "days": list(days), "skip": skip, "most": most}
-        with reading(self._engine) as connection:
-            connection.execute(_DEADLINE)
-            return tuple(
-                RequestDay(
-                    *(day, tenant, person),
-                    person if wanted.reader in {None, person} else NOBODY,
-                    *rest,
-                )
-                for day, tenant, person, *rest in connection.execute(_REQUESTS, given)
+        """So many sums of requests of these days, by tenant, person and service: each tenant's of
+        a day are on one page.
+        """
+        return tuple(
+            RequestDay(
+                *(day, tenant, person),
+                person if wanted.reader in {None, person} else NOBODY,
+                *rest,
             )
+            for day, tenant, person, *rest in self._of_days(_REQUESTS, wanted, days, after, most)
+        )
+
+    def _of_days(
+        self,
+        query: TextClause,
+        wanted: WantedCharges,
+        days: Sequence[str],
+        after: DayPlace | None,
+        most: int,
+    ) -> Sequence[Any]:
+        if not days:
+            return ()
+        after_day, after_tenant = after or _BEGIN
+        given = {
+            **self._given(wanted),
+            "first": days[0],
+            "last": days[-1],
+            "after_day": after_day,
+            "after": after_tenant,
+            "most": most,
+        }
+        with self._reading() as connection:
+            return connection.execute(query, given).all()
 
     def _given(self, wanted: WantedCharges) -> dict[str, Any]:
         return {
@@ -228,21 +247,6 @@ class Tariffs(LedgerPart):
             "tenant": wanted.tenant,
             "tenants": None if wanted.tenants is None else sorted(wanted.tenants),
         }
-
-
-def _passed_on(row: Any) -> PassedOn:
-    span, owner, owner_payer, replica_of, tenant, payer, service, types, amount = row
-    return PassedOn(
-        span=span,
-        owner=owner,
-        owner_payer=owner_payer,
-        replica_of=replica_of,
-        tenant=tenant,
-        payer=payer,
-        service=service,
-        gpu_types=tuple(sorted(types)),
-        amount=amount,
-    )
 
 
 def _records(connection: Any, cluster: str) -> tuple[TariffRecord, ...]:

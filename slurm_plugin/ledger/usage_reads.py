@@ -20,13 +20,11 @@ from sqlalchemy import (
     or_,
     outerjoin,
     select,
-    text,
     tuple_,
 )
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from slicewise.cluster.language.persons import NOBODY
-from slicewise.cluster.runtime.database import reading
 from slicewise.slurm_plugin.common.usage_requests import (
     LINE_FIELDS,
     TokenLine,
@@ -42,7 +40,6 @@ from slicewise.slurm_plugin.ledger.usage_tables import (
     usage_sums,
 )
 
-_DEADLINE = text("SET LOCAL statement_timeout = '8s'")
 _MOST_SERVICES = 1000
 _MOST = 2**53 - 1
 """Engines say what they like: more is shown as this, and hides no other's sums."""
@@ -80,8 +77,7 @@ class UsageReads(LedgerPart):
         That is what the request says, unless fields are named. ``between`` are what the first and
         the last one are about: the values of so many of the fields.
         """
-        with reading(self._engine) as connection:
-            connection.execute(_DEADLINE)
+        with self._reading() as connection:
             seen = self._seen(connection, request, reader, zone)
             about = fields or LINE_FIELDS[request.by]
             page = self._page(request, reader, zone, seen, fields=about, between=between).limit(
@@ -180,8 +176,7 @@ class UsageReads(LedgerPart):
             query = query.where(run.service == request.service)
         if reader.owned is not None:
             query = query.where(func.split_part(run.service, "/", 1).in_(reader.owned))
-        with reading(self._engine) as connection:
-            connection.execute(_DEADLINE)
+        with self._reading() as connection:
             return tuple(
                 Unattributed(service=service, prompt_tokens=prompts, output_tokens=outputs)
                 for service, prompts, outputs in connection.execute(query)

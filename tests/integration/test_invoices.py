@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from fractions import Fraction
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ from builders.tariffs import BERLIN, local_s, tariff
 
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.units import Millislices
-from slicewise.slurm_plugin.api import usage_reads
+from slicewise.slurm_plugin.api import charge_reads, usage_reads
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.api.charge_reads import all_charges
 from slicewise.slurm_plugin.api.usage_reads import token_usage
@@ -230,6 +231,9 @@ def test_every_grouping_adds_up_in_a_month_with_two_tariffs_and_a_change_of_cloc
     assert sum(line.millionths or 0 for line in by_reader) == cost(lines)
     assert {line.of.user for line in by_reader if line.of.kind == "request"} == {"-"}
 
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charge_reads, "_PAGE_ROWS", 3)
+        assert billed(ledger) == lines
     usage_is_the_same(ledger, cost(tuple(tokens)))
 
 
@@ -304,3 +308,30 @@ def test_tariffs_are_kept_and_none_prices_anew_what_was_used(
         connection.execute("UPDATE slicewise.tariffs SET reason = 'forged' WHERE id = 1")
     (fault,) = ledger.audit.verify().faults
     assert "tariffs" in fault
+
+
+def test_what_is_booked_between_two_pages_moves_no_line(
+    ledger: Ledger, ledger_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(charge_reads, "_PAGE_ROWS", 1)
+    enter(ledger_database, *TARIFFS)
+    run, day_s = a_run(1, BEGIN_S), local_s("2026-10-27 12:00")
+    tell(
+        ledger_database,
+        [
+            a_request(number, run, payer, day_s + day * DAY_S, person=person, output_tokens=5)
+            for number, (day, payer, person) in enumerate(
+                product((0, 1), ("chem", "optics"), ("ann", "ben"))
+            )
+        ],
+    )
+    book = ledger.tariffs.book(BERLIN)
+    spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
+    lines = []
+    for number, line in enumerate(all_charges(ledger, WantedCharges(), spans, book, END_S)):
+        if not number:
+            earlier = a_request(100, run, "chem", day_s - DAY_S, person="ann", output_tokens=5)
+            tell(ledger_database, [earlier])
+        lines += [(line.of.day, line.of.tenant, line.of.user)] * (line.of.meter != "requests")
+    days = "2026-10-27", "2026-10-28"
+    assert sorted(lines) == list(product(days, ("chem", "optics"), ("ann", "ben")))

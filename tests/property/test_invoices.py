@@ -5,6 +5,7 @@ from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 from builders.tariffs import BERLIN, book_of, local_s, tariff
 from effort import examples
@@ -160,12 +161,16 @@ def test_days_on_their_own_add_up_to_the_month(rows: list[StatementRow], book: P
     assert lines == list(whole(rows, [], book))
 
 
+def passed_on(day: str, *others: Any) -> PassedOn:
+    return PassedOn(("1g.10gb",), day, local_s(f"{day} 00:00"), "vision", *others)
+
+
 parts_of_any = st.lists(
     st.builds(
-        lambda span, tenant, payer, amount: PassedOn(
-            span, "vision", "science", "chat", tenant, payer, "chat", ("1g.10gb",), amount
+        lambda day, tenant, payer, amount: passed_on(
+            day, "science", "chat", tenant, payer, "chat", amount
         ),
-        st.integers(0, 4),
+        days,
         st.sampled_from(("optics", "chem")),
         names,
         st.integers(-(10**7), 10**7),
@@ -213,7 +218,7 @@ def test_services_of_a_pool_cost_their_tenant_nothing_more(
 
 def test_what_rounds_to_nothing_is_no_less_than_nothing() -> None:
     book = book_of((0, tariff()))
-    part = PassedOn(0, "vision", "vision", "chat", "chem", "chem", "chat", ("1g.10gb",), 30_000)
+    part = passed_on("2026-10-23", "vision", "chat", "chem", "chem", "chat", 30_000)
     spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
     owed = payables(merged(share_lines([part], spans, book, None)), "EUR")
     assert [(each.payer, each.millionths, each.payable) for each in owed] == [

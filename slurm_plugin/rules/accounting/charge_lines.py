@@ -83,18 +83,19 @@ class PassedOn:
     """A part of a service's runs that another tenant is charged, in the time of one price.
 
     Attributes:
-        span: its number among the spans of prices.
+        start_s: when the span of its price begins, in Unix seconds.
         replica_of: the service whose replica it was; ``service`` is the one that was asked.
     """
 
-    span: int
+    gpu_types: tuple[str, ...]
+    day: str
+    start_s: int
     owner: str
     owner_payer: str
     replica_of: str
     tenant: str
     payer: str
     service: str
-    gpu_types: tuple[str, ...]
     amount: int
 
 
@@ -182,8 +183,9 @@ def share_lines(
     so the owner is relieved of exactly what the others pay.
     """
     lines = []
+    of_start = {span.start_s: span for span in spans}
     for part in parts:
-        span = spans[part.span]
+        span = of_start[part.start_s]
         price = slice_hour_price(book, span, part.owner, part.gpu_types)
         costs = None if price is None else money(SLICES.name, part.amount, price)
         whole = Charged(
