@@ -66,6 +66,11 @@ TOKENS = Meter("tokens", "tokens", 1)
 """Tokens of prompts and answers together, as limits count them: what a budget of tokens is of."""
 REQUESTS = Meter("requests", "requests", 1)
 
+ENERGY = Meter("millijoules", "kWh", 3_600_000_000)
+"""What boards took for a run that held all that was held of them."""
+SHARED_ENERGY = Meter("shared-millijoules", "kWh", 3_600_000_000)
+"""A run's part of boards that several held: an estimate."""
+
 USAGE = (PROMPT_TOKENS, CACHED_PROMPT_TOKENS, OUTPUT_TOKENS, TOKENS, REQUESTS)
 """What each record of usage is counted on. Another is declared here, and says in the ledger's
 ``slicewise.use_tokens`` what a record has of it; balances, seals and ``verify`` are then its own.

@@ -17,9 +17,11 @@ from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.tariffs import WantedCharges
 from slicewise.slurm_plugin.rules.accounting.charge_lines import (
     ChargeLine,
+    EnergyDay,
     PassedOn,
     PooledDay,
     RequestDay,
+    energy_lines,
     pool_lines,
     request_lines,
     run_lines,
@@ -29,6 +31,7 @@ from slicewise.slurm_plugin.rules.accounting.tariff import (
     PriceBook,
     PriceSpan,
     price_spans,
+    prices_energy,
     slice_day_price,
     slice_hour_price,
 )
@@ -41,7 +44,7 @@ _DAY_S = 86_400
 def charges(
     request: ChargesRequest, principal: Principal, ledger: Ledger, zone: str
 ) -> ChargesAnswer:
-    """One page of what the user may read: runs first, then shares and pools, then requests."""
+    """One page of what the user may read: runs first, then shares and pools, requests, joules."""
     reader = None if principal.tenants is None else principal.user
     wanted = WantedCharges(request.tenant, principal.tenants, reader)
     after = request.after or ChargeCursor(part="runs", now_s=int(wall_s()))
@@ -98,7 +101,9 @@ def _page(read: _Read, after: ChargeCursor) -> tuple[_Lines, ChargeCursor | None
     return lines, ChargeCursor(part=following[0], now_s=after.now_s) if following else None
 
 
-def _place(last: StatementRow | PassedOn | PooledDay | RequestDay) -> Mapping[str, object]:
+def _place(
+    last: StatementRow | PassedOn | PooledDay | RequestDay | EnergyDay,
+) -> Mapping[str, object]:
     if isinstance(last, StatementRow):
         run = last.run
         return {"run": (run.tenant, run.key.start_s, run.key.job_id)}
@@ -142,11 +147,20 @@ def _requests(read: _Read, after: ChargeCursor) -> tuple[Sequence[RequestDay], _
     return requests, request_lines(requests, read.spans, read.book)
 
 
+def _energy(read: _Read, after: ChargeCursor) -> tuple[Sequence[EnergyDay], _Lines]:
+    if not prices_energy(read.spans):
+        return (), ()
+    days, zone = _days(read.spans), read.book.zone
+    parts = read.ledger.tariffs.energy(read.wanted, days, zone, after.day, _PAGE_ROWS)
+    return parts, energy_lines(parts, read.spans, read.book)
+
+
 _PARTS: Mapping[str, Callable[[_Read, ChargeCursor], tuple[Sequence[Any], _Lines]]] = {
     "runs": _runs,
     "shares": _shares,
     "pools": _pools,
     "requests": _requests,
+    "energy": _energy,
 }
 
 

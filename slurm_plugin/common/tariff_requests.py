@@ -83,7 +83,7 @@ class ChargeCursor(Message):
         day: of all others the last day, and the tenant with which it ends.
     """
 
-    part: Literal["runs", "shares", "pools", "requests"]
+    part: Literal["runs", "shares", "pools", "requests", "energy"]
     now_s: Number
     run: tuple[TenantText, Number, Number] | None = None
     day: tuple[date, TenantText] | None = None

@@ -23,7 +23,16 @@ _SERVICE = """
         ORDER BY g.id DESC LIMIT 1) AS s ON true
 """
 
-_ROWS = """
+_RUN = """
+       SELECT r.tenant, r.payer, r.user_name, r.task FROM slicewise.runs r
+        WHERE (r.cluster, r.meter, r.job_id) = (:cluster, 'slice-seconds', p.job_id)
+          AND r.start_s < p.until_s
+        ORDER BY r.start_s DESC LIMIT 1
+"""
+"""A job's number is used again some day: the run is the last one that began before the hour's end,
+or the day's."""
+
+_SUMMED = """
 WITH parts AS (
     SELECT (to_timestamp(hour_s) AT TIME ZONE :zone)::date AS day, node, job_id, measure, split,
            hour_s + 3600 AS until_s, energy_mj
@@ -40,26 +49,49 @@ WITH parts AS (
                    AND (to_timestamp(:until_s - 1) AT TIME ZONE :zone)::date
      GROUP BY 1, 2, 3, 4, 5
 )
+"""
+
+_PARTS = {"SUMMED_PARTS": _SUMMED, "RUN_OF_JOB": _RUN, "SERVICE_OF_RUN": _SERVICE}
+
+
+def _filled(query: str) -> str:
+    for word, part in _PARTS.items():
+        query = query.replace(word, part)
+    return query
+
+
+_ROWS = _filled("""
+SUMMED_PARTS
 SELECT p.day::text AS day, p.node, coalesce(r.tenant, '') AS tenant,
        coalesce(r.user_name, '') AS person, coalesce(s.service, '') AS service, p.measure,
        p.split, p.job_id <> 0 AND r.tenant IS NULL AS is_unknown,
        sum(p.energy_mj)::bigint AS energy_mj
   FROM summed p
-  LEFT JOIN LATERAL (
-       SELECT r.tenant, r.user_name, r.task FROM slicewise.runs r
-        WHERE (r.cluster, r.meter, r.job_id) = (:cluster, 'slice-seconds', p.job_id)
-          AND r.start_s < p.until_s
-        ORDER BY r.start_s DESC LIMIT 1) AS r ON p.job_id <> 0
+  LEFT JOIN LATERAL (RUN_OF_JOB) AS r ON p.job_id <> 0
 SERVICE_OF_RUN
  WHERE CAST(:tenants AS text[]) IS NULL OR r.tenant = ANY (CAST(:tenants AS text[]))
  GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
  ORDER BY 1, 2, 3, 4, 5, 6, 7, 8
  LIMIT :most
-""".replace("SERVICE_OF_RUN", _SERVICE)
-"""A job's number is used again some day: the run is the last one that began before the hour's end,
-or the day's."""
+""")
 
-_UNMEASURED = """
+CHARGED_ENERGY = _filled("""
+SUMMED_PARTS
+SELECT p.day::text, coalesce(r.payer, r.tenant), r.tenant,
+       coalesce(split_part(s.service, '/', 2), ''), r.user_name, p.split <> 'alone',
+       sum(p.energy_mj)::bigint
+  FROM summed p
+ CROSS JOIN LATERAL (RUN_OF_JOB) AS r
+SERVICE_OF_RUN
+ WHERE p.job_id <> 0 AND (p.day, r.tenant) > (CAST(:after_day AS date), :after)
+   AND (CAST(:tenants AS text[]) IS NULL OR r.tenant = ANY (CAST(:tenants AS text[])))
+   AND (CAST(:tenant AS text) IS NULL OR :tenant IN (r.tenant, coalesce(r.payer, r.tenant)))
+ GROUP BY p.day, 2, 3, 4, 5, 6
+HAVING sum(p.energy_mj) > 0
+ ORDER BY p.day, r.tenant FETCH FIRST (:most) ROWS WITH TIES
+""")
+
+_UNMEASURED = _filled("""
 WITH runs AS (
     SELECT r.*, CASE WHEN o.run_id IS NOT NULL THEN :now_s
                      ELSE (SELECT (max(ARRAY[t.number, t.until_s]))[2]
@@ -93,7 +125,7 @@ SERVICE_OF_RUN
 HAVING sum(least(r.end_s, d.until_s, :until_s) - greatest(r.start_s, d.from_s, :since_s)) > 0
  ORDER BY 1, 2, 3, 4, 5
  LIMIT :most
-""".replace("SERVICE_OF_RUN", _SERVICE)
+""")
 """Runs of which no meter has seen anything."""
 
 _TOKENS = """
@@ -125,7 +157,7 @@ class WantedEnergy:
 
 
 class Energy(LedgerPart):
-    """What boards took. Nobody is charged by it.
+    """What boards took. What of it is charged: ``Tariffs.energy``.
 
     Reads raise UnreachableError (SW-DATABASE-DOWN) if PostgreSQL takes too long.
     """

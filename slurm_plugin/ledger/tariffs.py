@@ -9,14 +9,20 @@ from typing import Any
 
 from sqlalchemy import TextClause, insert, select, text
 
-from slicewise.cluster.language.periods import Period, next_start_s
+from slicewise.cluster.language.periods import Period, day_start_s, next_day_s, next_start_s
 from slicewise.cluster.language.persons import NOBODY
 from slicewise.cluster.runtime.database import reading, writing
 from slicewise.slurm_plugin.ledger import reads
 from slicewise.slurm_plugin.ledger.base import LedgerPart
+from slicewise.slurm_plugin.ledger.energy import CHARGED_ENERGY
 from slicewise.slurm_plugin.ledger.policy_rows import recorded_s
 from slicewise.slurm_plugin.ledger.tables import quota_changes, tariffs
-from slicewise.slurm_plugin.rules.accounting.charge_lines import PassedOn, PooledDay, RequestDay
+from slicewise.slurm_plugin.rules.accounting.charge_lines import (
+    EnergyDay,
+    PassedOn,
+    PooledDay,
+    RequestDay,
+)
 from slicewise.slurm_plugin.rules.accounting.tariff import (
     PriceBook,
     PriceSpan,
@@ -219,6 +225,27 @@ class Tariffs(LedgerPart):
             for day, tenant, person, *rest in self._of_days(_REQUESTS, wanted, days, after, most)
         )
 
+    def energy(
+        self,
+        wanted: WantedCharges,
+        days: Sequence[str],
+        zone: str,
+        after: DayPlace | None,
+        most: int,
+    ) -> tuple[EnergyDay, ...]:
+        """So many sums of what meters measured of runs on these days of the zone: each tenant's of
+        a day are on one page. Nothing that is nobody's, or of jobs that the ledger does not have.
+        """
+        if not days:
+            return ()
+        span = {
+            "zone": zone,
+            "since_s": day_start_s(days[0], zone),
+            "until_s": next_day_s(days[-1], zone),
+        }
+        rows = self._of_days(text(CHARGED_ENERGY), wanted, days, after, most, **span)
+        return tuple(EnergyDay(*row) for row in rows)
+
     def _of_days(
         self,
         query: TextClause,
@@ -226,6 +253,7 @@ class Tariffs(LedgerPart):
         days: Sequence[str],
         after: DayPlace | None,
         most: int,
+        **others: object,
     ) -> Sequence[Any]:
         if not days:
             return ()
@@ -237,6 +265,7 @@ class Tariffs(LedgerPart):
             "after_day": after_day,
             "after": after_tenant,
             "most": most,
+            **others,
         }
         with self._reading() as connection:
             return connection.execute(query, given).all()

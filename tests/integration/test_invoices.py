@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from fractions import Fraction
-from itertools import product
+from itertools import pairwise, product
 from random import Random
 from typing import Any
 
@@ -126,6 +126,124 @@ def billed(ledger: Ledger, begin_s: int = BEGIN_S, end_s: int = END_S) -> tuple[
     book = ledger.tariffs.book(BERLIN)
     spans = price_spans(book.records, begin_s, end_s, BERLIN)
     return merged(all_charges(ledger, WantedCharges(), spans, book, end_s))
+
+
+MODEL, KWH = "H200-141GB", 3_600_000_000
+Part = tuple[int, str, int]
+"""A job, how its part was found, and millijoules."""
+
+
+def metered(url: str, hour_s: int, *parts: Part, measure: str = "counter") -> None:
+    """As a meter told it, in time."""
+    board = ("testing", hour_s, "gpu01", "GPU-1", measure, "m1")
+    taken = sum(energy_mj for *_, energy_mj in parts)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO slicewise.energy_boards VALUES (%s, %s, %s, %s, %s, %s, %s, %s, 1, 0, 0)",
+            (*board, MODEL, taken),
+        )
+        for part in parts:
+            connection.execute(
+                "INSERT INTO slicewise.energy_hours VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+                (*board, *part),
+            )
+
+
+def folded(url: str, day: str, *parts: Part) -> None:
+    """The same of a day whose hours are no longer kept."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for job_id, split, energy_mj in parts:
+            connection.execute(
+                "INSERT INTO slicewise.energy_days VALUES"
+                " ('testing', %s, 'gpu01', 'GPU-1', 'counter', %s, %s, %s)",
+                (day, job_id, split, energy_mj),
+            )
+
+
+ENERGY = """
+[prices]
+slice_hour = 0.36
+kwh = 0.3
+"""
+SHARED = """
+[prices]
+slice_hour = 0
+kwh = 0.25
+shared_kwh = 0.123457
+[classes.powered]
+tenants = ["optics"]
+prices = { kwh = 0.1 }
+"""
+
+
+def by_meter(lines: tuple[ChargeLine, ...]) -> dict[tuple[str, str, str], tuple[int, int | None]]:
+    return {
+        (line.of.day, line.of.tenant, line.of.meter): (line.amount, line.millionths)
+        for line in lines
+        if line.of.kind == "energy"
+    }
+
+
+def test_joules_are_charged_that_were_measured_by_the_tariff_of_their_day(
+    ledger: Ledger, ledger_database: str
+) -> None:
+    """Over two changes of tariff and that of clocks; what is nobody's, or of no price, is free."""
+    enter(
+        ledger_database,
+        (BEGIN_S, tariff()),
+        (local_s("2026-10-11 00:00"), tariff(ENERGY)),
+        (local_s("2026-10-25 00:00"), tariff(SHARED)),
+    )
+    settled(ledger, a_run(1, BEGIN_S, payer="science"), 31 * DAY_S)
+    settled(ledger, a_run(2, BEGIN_S, "optics", user="dora"), 31 * DAY_S)
+    one, two, others = (1, "alone", KWH), (2, "activity", KWH), ((0, "idle", KWH), (99, "alone", 7))
+    folded(ledger_database, "2026-10-10", one, two, *others)
+    folded(ledger_database, "2026-10-11", one, two, *others)
+    # Both hours from 2:00 to 3:00, the last one of the day before and the first of the day after.
+    first_s = local_s("2026-10-25 00:00")
+    for hour in (-1, 2, 3, 24, 25):
+        metered(ledger_database, first_s + hour * HOUR_S, one, two, *others)
+    metered(ledger_database, first_s + 26 * HOUR_S, (2, "alone", 333), measure="power")
+    lines = billed(ledger)
+    whole, shared = "millijoules", "shared-millijoules"
+    assert by_meter(lines) == {
+        ("2026-10-11", "vision", whole): (KWH, 300_000),
+        ("2026-10-24", "vision", whole): (KWH, 300_000),
+        ("2026-10-25", "vision", whole): (3 * KWH, 750_000),
+        ("2026-10-25", "optics", shared): (3 * KWH, 3 * 123_457),
+        ("2026-10-26", "vision", whole): (KWH, 250_000),
+        ("2026-10-26", "optics", shared): (KWH, 123_457),
+        # 0.00925 millionths.
+        ("2026-10-26", "optics", whole): (333, 0),
+    }
+    assert {(line.of.payer, line.of.user) for line in lines if line.of.kind == "energy"} == {
+        *(("science", "alice"), ("optics", "dora")),
+    }
+    bounds = [local_s(f"2026-10-{day} 00:00") for day in range(10, 31)]
+    each_day = [by_meter(billed(ledger, *span)) for span in pairwise(bounds)]
+    assert {key: value for found in each_day for key, value in found.items()} == by_meter(lines)
+    # Of a tenant, and of its payer; who may read neither sees nothing of it.
+    assert {key[1] for key in by_meter(seen_by(ledger, "vision"))} == {"vision"}
+    assert not by_meter(seen_by(ledger, "chem"))
+    sums = {each.payer: each for each in invoice_sums(lines, "tenant")}
+    assert sums["science"].energy_mj == 6 * KWH
+    owed = {each.payer: each.millionths for each in payables(lines, "EUR")}
+    assert {payer: each.millionths for payer, each in sums.items()} == owed
+
+
+def test_pages_of_joules_follow_each_other(
+    ledger: Ledger, ledger_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(ledger_database, (BEGIN_S, tariff(SHARED)))
+    for job_id in range(1, 8):
+        settled(ledger, a_run(job_id, BEGIN_S, user=f"user{job_id}"), DAY_S)
+    folded(ledger_database, "2026-10-01", *((job_id, "slices", KWH) for job_id in range(1, 8)))
+    in_one = billed(ledger)
+    monkeypatch.setattr(charge_reads, "_PAGE_ROWS", 3)
+    assert billed(ledger) == in_one
+    assert len(by_user := {line.of.user for line in in_one if line.of.kind == "energy"}) == 7, (
+        by_user
+    )
 
 
 def cost(lines: tuple[ChargeLine, ...]) -> int:

@@ -1,6 +1,7 @@
 """Property: invoices add up to the millionth, however they are grouped, cut or paged."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -16,9 +17,11 @@ from slicewise.cluster.language.currencies import minor_digits
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.slurm_plugin.rules.accounting.charge_lines import (
     ChargeLine,
+    EnergyDay,
     PassedOn,
     PooledDay,
     RequestDay,
+    energy_lines,
     merged,
     pool_lines,
     request_lines,
@@ -28,6 +31,7 @@ from slicewise.slurm_plugin.rules.accounting.charge_lines import (
 from slicewise.slurm_plugin.rules.accounting.invoice import (
     invoice_sums,
     list_per_million_tokens,
+    money_places,
     money_text,
     payables,
     per_million_tokens,
@@ -48,13 +52,18 @@ begin = "22:15"
 end = "06:00"
 factor = 0.333333
 """
+ENERGY = """
+[classes.powered]
+tenants = ["chem"]
+prices = {{ kwh = {0}, shared_kwh = 0.1 }}
+"""
 names = st.sampled_from(("vision", "optics", "chem"))
 prices = st.decimals("0", "3", places=6).map(str)
 books = st.builds(
     lambda a, b, c: book_of(
         (BEGIN_S - 10**6, tariff(NIGHT + CLASS, slice_hour=a)),
         (local_s("2026-10-24 00:00"), tariff(CLASS + TOKENS, slice_hour=b)),
-        (local_s("2026-10-26 00:00"), tariff(NIGHT, slice_hour=c)),
+        (local_s("2026-10-26 00:00"), tariff(NIGHT + ENERGY.format(c), slice_hour=c)),
     ),
     prices,
     prices,
@@ -106,19 +115,47 @@ requests_of_any = st.lists(
 )
 
 
+energy_of_any = st.lists(
+    st.builds(
+        EnergyDay,
+        days,
+        names,
+        names,
+        st.sampled_from(("", "chat")),
+        st.sampled_from(("alice", "bob")),
+        st.booleans(),
+        st.integers(1, 10**13),
+    ),
+    max_size=6,
+    unique_by=lambda day: (day.day, day.payer, day.tenant, day.service, day.user, day.is_shared),
+)
+
+
 def whole(
-    rows: list[StatementRow], requests: list[RequestDay], book: PriceBook
+    rows: list[StatementRow],
+    requests: list[RequestDay],
+    book: PriceBook,
+    energy: Sequence[EnergyDay] = (),
 ) -> tuple[ChargeLine, ...]:
     spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
-    return merged((*run_lines(rows, spans, book), *request_lines(requests, spans, book)))
+    return merged(
+        (
+            *run_lines(rows, spans, book),
+            *request_lines(requests, spans, book),
+            *energy_lines(energy, spans, book),
+        )
+    )
 
 
 @settings(max_examples=examples(60, nightly=3000), deadline=None)
-@given(rows_of_any, requests_of_any, books)
+@given(rows_of_any, requests_of_any, energy_of_any, books)
 def test_every_grouping_adds_up_to_what_is_payable(
-    rows: list[StatementRow], requests: list[RequestDay], book: PriceBook
+    rows: list[StatementRow],
+    requests: list[RequestDay],
+    energy: list[EnergyDay],
+    book: PriceBook,
 ) -> None:
-    lines = whole(rows, requests, book)
+    lines = whole(rows, requests, book, energy)
     owed = {each.payer: each.millionths for each in payables(lines, "EUR")}
     for by in ("person", "service", "tenant", "day", "month"):
         sums: Counter[str] = Counter()
@@ -264,6 +301,27 @@ prices = { million_output_tokens = 2 }
     assert priced.millionths == 4_000_000
 
 
+@settings(max_examples=examples(60, nightly=3000), deadline=None)
+@given(energy_of_any, books)
+def test_joules_cost_their_price_of_the_day_and_nothing_without_one(
+    energy: list[EnergyDay], book: PriceBook
+) -> None:
+    lines = whole([], [], book, energy)
+    last = book.records[-1].tariff.classes["powered"].prices
+    exact = {
+        day: Fraction(price) * day.energy_mj * 10**6 / (3_600_000 * 1000)
+        for day in energy
+        if day.tenant == "chem" and day.day >= "2026-10-26"
+        if (price := last.shared_kwh if day.is_shared else last.kwh)
+    }
+    assert sum(line.amount for line in lines) == sum(day.energy_mj for day in exact)
+    assert len(lines) == len(exact)
+    assert abs(sum(exact.values()) - sum(line.millionths or 0 for line in lines)) * 2 <= len(exact)
+    assert sum(each.energy_mj for each in invoice_sums(lines, "service")) == sum(
+        day.energy_mj for day in exact
+    )
+
+
 def test_no_name_of_a_person_changes_what_is_owed() -> None:
     book = book_of(
         (0, tariff("prices = { million_prompt_tokens = 0.1, thousand_requests = 0.01 }"))
@@ -282,6 +340,8 @@ def test_no_name_of_a_person_changes_what_is_owed() -> None:
 
 def test_amounts_are_written_in_the_currency_s_own_digits() -> None:
     assert [minor_digits(currency) for currency in ("EUR", "JPY", "KWD")] == [2, 0, 3]
+    assert money_places((1_250_000, None, 125)) == 6
+    assert money_text(1_250_000, 6) == "1.250000"
     assert [money_text(n) for n in (1_234_500_000, 125, -1_000_000)] == [
         "1,234.50",
         "0.000125",

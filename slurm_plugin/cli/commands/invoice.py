@@ -33,6 +33,7 @@ from slicewise.slurm_plugin.rules.accounting.invoice import (
     per_million_tokens,
 )
 from slicewise.slurm_plugin.rules.accounting.run_csv import csv_text
+from slicewise.slurm_plugin.rules.pages.words import kwh_text
 
 invoice_app = typer.Typer()
 
@@ -176,6 +177,7 @@ def _lines_table(lines: Sequence[InvoiceSum], by: str) -> FittingTable:
             ),
             *_counts("requests", lines, lambda line: line.requests),
             *_counts("tokens", lines, lambda line: line.prompt_tokens + line.output_tokens),
+            *_kwh(lines),
             column("cost", (_money_text(line.millionths) for line in lines), right=True),
             *(_per_million(lines) if by == InvoiceGrouping.SERVICE else ()),
         )
@@ -187,6 +189,11 @@ def _counts(
 ) -> Iterable[Column]:
     if any(map(count, lines)):
         yield column(heading, (f"{count(line):,}" for line in lines), right=True, rank=1)
+
+
+def _kwh(lines: Sequence[InvoiceSum]) -> Iterable[Column]:
+    if any(line.energy_mj for line in lines):
+        yield column("kWh", (kwh_text(line.energy_mj) for line in lines), right=True, rank=1)
 
 
 def _per_million(lines: Sequence[InvoiceSum]) -> Iterable[Column]:

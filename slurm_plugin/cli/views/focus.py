@@ -14,9 +14,11 @@ from pydantic import PlainSerializer
 
 from slicewise.cluster.language.meters import (
     CACHED_PROMPT_TOKENS,
+    ENERGY,
     OUTPUT_TOKENS,
     PROMPT_TOKENS,
     REQUESTS,
+    SHARED_ENERGY,
     SLICES,
 )
 from slicewise.slurm_plugin.rules.accounting.charge_lines import Charged, ChargeLine
@@ -144,6 +146,8 @@ _SKUS: Mapping[str, tuple[str, str, str]] = {
         for meter in (PROMPT_TOKENS, CACHED_PROMPT_TOKENS, OUTPUT_TOKENS)
     },
     REQUESTS.name: (REQUESTS.name, "Requests", "Thousand Requests"),
+    ENERGY.name: ("kwh", "Millijoules", ENERGY.unit),
+    SHARED_ENERGY.name: ("shared-kwh", "Millijoules", SHARED_ENERGY.unit),
 }
 """SkuId, ConsumedUnit and PricingUnit of meters of usage."""
 
@@ -153,6 +157,8 @@ def _about(charged: Charged, sku: str) -> str:
         case "run":
             what = "Inference services" if charged.service else "GPU jobs"
             return f"{what} of {charged.user} on {sku}"
+        case "energy":
+            return f"Energy of {charged.user}'s jobs"
         case "request":
             return f"{sku.replace('-', ' ').capitalize()} of {charged.user}"
         case _:

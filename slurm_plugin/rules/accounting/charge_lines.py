@@ -21,9 +21,15 @@ from slicewise.slurm_plugin.rules.accounting.tariff import (
 )
 from slicewise.slurm_plugin.rules.accounting.types import StatementRow
 
-ChargeKind = Literal["run", "share", "pool", "request"]
+ChargeKind = Literal["run", "share", "pool", "request", "energy"]
 ChargeMeter = Literal[
-    "slice-seconds", "prompt-tokens", "cached-prompt-tokens", "output-tokens", "requests"
+    "slice-seconds",
+    "prompt-tokens",
+    "cached-prompt-tokens",
+    "output-tokens",
+    "requests",
+    "millijoules",
+    "shared-millijoules",
 ]
 """Of the ledger's meters those that have prices."""
 
@@ -41,10 +47,10 @@ class Charged:
         gpu_types: types of the GPU instances, sorted; not how many each run has.
         owner: whose service it is, if it is another tenant's.
         kind: what a run used, a share of another's run (below 0 for who is relieved of it), what
-            a service used of its pool's other replicas, or requests.
+            a service used of its pool's other replicas, requests, or joules of runs.
         meter: that of the amount; of ``prompt-tokens`` those that the engine had not in its cache.
-        price: of a slice-hour, of a million tokens or of a thousand requests; None without a
-            tariff.
+        price: of a slice-hour, of a million tokens, of a thousand requests or of a kilowatt-hour;
+            None without a tariff.
         list_price: of a million tokens of that service elsewhere; None if nobody has said.
     """
 
@@ -132,6 +138,24 @@ class RequestDay:
     prompt_tokens: int
     cached_prompt_tokens: int
     output_tokens: int
+
+
+@dataclass(frozen=True)
+class EnergyDay:
+    """What meters measured of a user's runs on a day.
+
+    Attributes:
+        service: its name; "" for jobs that are no replicas.
+        is_shared: whether it is their part of boards that several jobs held.
+    """
+
+    day: str
+    payer: str
+    tenant: str
+    service: str
+    user: str
+    is_shared: bool
+    energy_mj: int
 
 
 def run_lines(
@@ -276,9 +300,7 @@ def request_lines(
 
     Each person's day, service and meter is rounded once, whoever may see the person.
     """
-    of_day: dict[str, list[PriceSpan]] = {}
-    for span in spans:
-        of_day.setdefault(span.day, []).append(span)
+    of_day = _by_day(spans)
     return tuple(
         line
         for day in days
@@ -318,6 +340,43 @@ def lines_of_requests(
                 list_price=list_price(spans[0].tariff, day.service) if is_token else None,
             )
             yield ChargeLine(charged, amount, money(meter, amount, price or Decimal(0)))
+
+
+def energy_lines(
+    days: Iterable[EnergyDay], spans: Sequence[PriceSpan], book: PriceBook
+) -> tuple[ChargeLine, ...]:
+    """Lines of runs' joules that have a price, by the day: windows are nothing to them. Each is
+    rounded once.
+    """
+    of_day = _by_day(spans)
+    lines = []
+    for day in days:
+        meter: ChargeMeter = "shared-millijoules" if day.is_shared else "millijoules"
+        own = of_day.get(day.day)
+        price = usage_price(book, own[0], day.tenant, meter) if own else None
+        if own and price:
+            charged = Charged(
+                start_s=own[0].start_s,
+                end_s=own[-1].end_s,
+                day=day.day,
+                payer=day.payer,
+                tenant=day.tenant,
+                service=day.service,
+                user=day.user,
+                gpu_types=(),
+                kind="energy",
+                meter=meter,
+                price=price,
+            )
+            lines.append(ChargeLine(charged, day.energy_mj, money(meter, day.energy_mj, price)))
+    return tuple(lines)
+
+
+def _by_day(spans: Iterable[PriceSpan]) -> Mapping[str, list[PriceSpan]]:
+    of_day: dict[str, list[PriceSpan]] = {}
+    for span in spans:
+        of_day.setdefault(span.day, []).append(span)
+    return of_day
 
 
 def merged(lines: Iterable[ChargeLine]) -> tuple[ChargeLine, ...]:

@@ -9,9 +9,11 @@ from typing import Literal
 from slicewise.cluster.language.currencies import minor_digits
 from slicewise.cluster.language.meters import (
     CACHED_PROMPT_TOKENS,
+    ENERGY,
     OUTPUT_TOKENS,
     PROMPT_TOKENS,
     REQUESTS,
+    SHARED_ENERGY,
     SLICES,
 )
 from slicewise.cluster.language.units import MillisliceSeconds
@@ -34,6 +36,7 @@ class InvoiceSum:
         priced_tokens: tokens for which there was a tariff.
         list_millionths: what its tokens would cost by list prices; None without a list price.
         listed_tokens: tokens that have a list price.
+        energy_mj: runs' joules that have a price, in millijoules.
     """
 
     payer: str
@@ -47,6 +50,7 @@ class InvoiceSum:
     priced_tokens: int = 0
     list_millionths: int | None = None
     listed_tokens: int = 0
+    energy_mj: int = 0
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,7 @@ def _sum(payer: str, key: str, lines: Sequence[ChargeLine]) -> InvoiceSum:
         _tokens(priced),
         sum(costs for _, costs in listed) if listed else None,
         _tokens(line for line, _ in listed),
+        amounts[ENERGY.name] + amounts[SHARED_ENERGY.name],
     )
 
 

@@ -26,9 +26,11 @@ from slicewise.cluster.language.currencies import CURRENCIES
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.meters import (
     CACHED_PROMPT_TOKENS,
+    ENERGY,
     OUTPUT_TOKENS,
     PROMPT_TOKENS,
     REQUESTS,
+    SHARED_ENERGY,
     SLICES,
 )
 from slicewise.cluster.language.periods import (
@@ -101,11 +103,13 @@ class Prices(_Part):
     What a class names takes the place of all that would stand in for it: its ``slice_hour`` is for
     every type that it does not name itself, its ``million_prompt_tokens`` for cached ones, too.
 
-    A further meter, as kilowatt-hours, is a further key here and in ``METER_PRICES``.
+    A further meter is a further key here and in ``METER_PRICES``.
 
     Attributes:
         slice_hour_by_type: by GPU type as Slurm names it; a run on several has the dearest of them.
         million_cached_prompt_tokens: as those of the prompt if it is left out.
+        kwh: of what meters measured of boards that one job held.
+        shared_kwh: of jobs' parts of boards that several held, which are estimates.
     """
 
     slice_hour: Price | None = None
@@ -114,6 +118,8 @@ class Prices(_Part):
     million_cached_prompt_tokens: Price | None = None
     million_output_tokens: Price | None = None
     thousand_requests: Price | None = None
+    kwh: Price | None = None
+    shared_kwh: Price | None = None
 
 
 class TariffClass(_Part):
@@ -417,6 +423,8 @@ METER_PRICES: Mapping[str, tuple[str, ...]] = {
     CACHED_PROMPT_TOKENS.name: ("million_cached_prompt_tokens", "million_prompt_tokens"),
     OUTPUT_TOKENS.name: ("million_output_tokens",),
     REQUESTS.name: ("thousand_requests",),
+    ENERGY.name: ("kwh",),
+    SHARED_ENERGY.name: ("shared_kwh",),
 }
 """Which price a meter of usage has: the first that is set."""
 
@@ -424,12 +432,15 @@ UNITS: Mapping[str, int] = {
     SLICES.name: SLICES.scale,
     **dict.fromkeys((PROMPT_TOKENS.name, CACHED_PROMPT_TOKENS.name, OUTPUT_TOKENS.name), 10**6),
     REQUESTS.name: 1000,
+    **{meter.name: meter.scale for meter in (ENERGY, SHARED_ENERGY)},
 }
 """How many of the ledger's units a price is for, by meter."""
 
 
 def usage_price(book: PriceBook, span: PriceSpan, tenant: str, meter: str) -> Decimal | None:
-    """What a million tokens, or a thousand requests, cost a tenant; None without a tariff."""
+    """What a million tokens, a thousand requests or a kilowatt-hour cost a tenant; None without a
+    tariff.
+    """
     if span.tariff is None:
         return None
     for prices in _layers(book, span.tariff, tenant, span.start_s):
@@ -438,6 +449,16 @@ def usage_price(book: PriceBook, span: PriceSpan, tenant: str, meter: str) -> De
             if price is not None:
                 return price
     return Decimal(0)
+
+
+def prices_energy(spans: Iterable[PriceSpan]) -> bool:
+    """Whether kilowatt-hours have a price in one of these spans."""
+    tariffs = (span.tariff for span in spans if span.tariff is not None)
+    return any(
+        prices.kwh or prices.shared_kwh
+        for tariff in tariffs
+        for prices in (tariff.prices, *(each.prices for each in tariff.classes.values()))
+    )
 
 
 def list_price(tariff: Tariff | None, service: str) -> Decimal | None:

@@ -34,6 +34,10 @@ slice_hour_by_type = { "3g.40gb" = 0.40 }
 # million_cached_prompt_tokens = 0.02
 # million_output_tokens = 0.40
 # thousand_requests = 0.05
+# What meters measured of boards that a job had for itself, and of a job's part of others, which is
+# an estimate. What boards take idle is charged to nobody.
+# kwh = 0.30
+# shared_kwh = 0.30
 
 # Tenants with prices of their own, and all below them; what is left out is as above. A class's
 # slice_hour is for each type that it does not name, its million_prompt_tokens for cached ones, too.

@@ -9,7 +9,7 @@ from slicewise.slurm_plugin.rules.accounting.charge_lines import (
     ChargeLine,
     ChargeMeter,
 )
-from slicewise.slurm_plugin.rules.pages.words import hours_text
+from slicewise.slurm_plugin.rules.pages.words import hours_text, kwh_text
 
 _KINDS: Mapping[ChargeKind, str] = {"share": "share", "pool": "pool"}
 _UNITS: Mapping[ChargeMeter, tuple[str, str]] = {
@@ -18,6 +18,8 @@ _UNITS: Mapping[ChargeMeter, tuple[str, str]] = {
     "cached-prompt-tokens": ("cached tokens", "a million"),
     "output-tokens": ("output tokens", "a million"),
     "requests": ("requests", "a thousand"),
+    "millijoules": ("energy", "a kWh"),
+    "shared-millijoules": ("energy of shared boards", "a kWh"),
 }
 """By meter: of what an amount is, and what has the price."""
 
@@ -29,7 +31,7 @@ def has_others(lines: Iterable[ChargeLine]) -> bool:
 
 def charged_words(of: Charged) -> str:
     """For what a line is: GPU types, of shares and pools with that word, or what was asked."""
-    if of.kind == "request":
+    if of.kind in {"request", "energy"}:
         return _UNITS[of.meter][0]
     types = " + ".join(of.gpu_types)
     return f"{_KINDS[of.kind]} of {types}" if of.kind in _KINDS else types
@@ -39,6 +41,8 @@ def amount_words(line: ChargeLine) -> str:
     """``2.500 slice-hours``, ``1,000``: what is counted says ``charged_words`` of the others."""
     if line.of.meter == SLICES.name:
         return f"{hours_text(line.amount)} {_UNITS[line.of.meter][0]}"
+    if line.of.kind == "energy":
+        return f"{kwh_text(line.amount)} kWh"
     return f"{line.amount:,}"
 
 

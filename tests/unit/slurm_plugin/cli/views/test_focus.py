@@ -53,3 +53,13 @@ def test_a_share_is_its_own_sku_and_below_0_for_who_is_relieved() -> None:
     )
     assert (row.ConsumedQuantity, row.PricingUnit) == (-3600, "Slice-Hours")
     assert row.ChargeDescription == "Shares of a service's hours"
+
+
+def test_joules_have_a_row_in_kilowatt_hours() -> None:
+    energy = replace(
+        TOKENS, kind="energy", meter="millijoules", owner="", price=Decimal("0.3"), list_price=None
+    )
+    (row,) = focus_rows([ChargeLine(energy, 9_000_000_000, 750_000)], BILLING)
+    assert (row.SkuId, row.PricingQuantity, row.PricingUnit) == ("kwh", Decimal("2.5"), "kWh")
+    assert (row.BilledCost, row.ListCost) == (Decimal("0.75"), Decimal("0.75"))
+    assert row.ChargeDescription == "Energy of alice's jobs"
