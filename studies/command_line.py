@@ -48,4 +48,11 @@ def side_by_side(
     """Apply ``work`` to each item in turn, one process for each processor; in the items' order."""
     progress = Console(stderr=True)
     with get_context("fork").Pool(os.cpu_count()) as pool:
-        return [*track(pool.imap(work, items), words, len(items), console=progress)]
+        results = pool.imap(work, items)
+        if progress.is_terminal:
+            return [*track(results, words, len(items), console=progress)]
+        found = []
+        for result in results:
+            found.append(result)
+            progress.print(f"{words}: {len(found)} of {len(items)}")
+        return found

@@ -21,6 +21,11 @@ _BUSY_S = 4 * 3600
 """Where the busiest hours of GenTD26's day begin."""
 
 
+def pool_words(size: int) -> str:
+    """What a report adds to a policy's name for pools of so many services; 0: one of all."""
+    return {1: "", 0: ", one pool"}.get(size, f", pools of {size}")
+
+
 @dataclass(frozen=True)
 class Fleet:
     """Services of one owner, which may share replicas.

@@ -20,7 +20,7 @@ from studies import command_line
 from studies.autoscale import fleets, shared, traces
 from studies.autoscale.curves import ATTAINMENTS, Point, slice_hours_at
 from studies.autoscale.dynamo import Dynamo
-from studies.autoscale.fleets import FLEETS, Fleet, fleet
+from studies.autoscale.fleets import FLEETS, Fleet, fleet, pool_words
 from studies.autoscale.hpa import Hpa
 from studies.autoscale.kpa import Kpa
 from studies.autoscale.peak_hold import PeakHold
@@ -81,8 +81,7 @@ class _Cell:
     @property
     def name(self) -> str:
         """What a report calls its policy."""
-        pools = {1: "", 0: ", one pool"}.get(self.size, f", pools of {self.size}")
-        return f"{self.policy}{pools}{', cache' if self.cached else ''}"
+        return f"{self.policy}{pool_words(self.size)}{', cache' if self.cached else ''}"
 
 
 _FLEETS: dict[str, Fleet] = {}

@@ -25,7 +25,7 @@ from studies.autoscale.workload import MAX_REPLICAS, SLO_S, Workload
 from studies.command_line import save, side_by_side
 from studies.energy import site
 from studies.energy.figures import BOARDS, OURS, Row, System, always_on, compared, row_of
-from studies.energy.loads import LOADS, batch
+from studies.energy.loads import LOADS, Sized, batch
 from studies.energy.replay import LOOK_S, Turn, fewest, fixed, launcher, replay, rival
 from studies.energy.show import draw, show
 from studies.energy.site import OFF_AFTER_S, Rule, Site
@@ -37,7 +37,6 @@ _AIM = 0.95
 _BATCH = ("gentd26",)
 """Loads that are also replayed with batch jobs, which use this share of the site's slices."""
 _BATCH_SHARE = 0.3
-_OFF_RULES: tuple[Rule, ...] = ("first", "weights", "boards")
 _HPA_EVERY_S, _KPA_EVERY_S = 15, 1
 
 
@@ -51,6 +50,7 @@ class _Cell:
         rules: of the site that gives the slices, and of those that look on.
         is_off: whether empty nodes are powered down.
         empties: whether scaling down prefers the emptiest node, as the product does.
+        pool: services that share replicas; 0: all.
     """
 
     load: str
@@ -61,13 +61,14 @@ class _Cell:
     is_off: bool
     has_batch: bool = False
     empties: bool = False
+    pool: int = 1
 
 
 @dataclass(frozen=True)
 class _Load:
-    services: Sequence[Workload]
-    static: Sequence[Sequence[int]]
-    """Replicas by service, a row a share."""
+    sized: Sized
+    static: Mapping[int, Sequence[Sequence[int]]]
+    """Replicas by service or pool, a row a share, by the services of a pool."""
     nodes: int
 
 
@@ -117,7 +118,7 @@ def main() -> None:
     if options.json:
         sys.stdout.write(json.dumps(report, indent=2) + "\n")
         return
-    console = Console()
+    console = Console(width=120)
     show(report["loads"], console)
     console.print(f"{options.report} and {picture}")
 
@@ -125,23 +126,30 @@ def main() -> None:
 def _load(named: tuple[str, Any]) -> _Load:
     """Read a load, and size its site: what static replicas need for most requests, and a node."""
     name, options = named
-    services = LOADS[name](options.traces, options.seed)
+    sized = LOADS[name](options.traces, options.seed)
     if options.quick:
-        services = [replace(one, duration_s=2400) for one in services[:3]]
-    by_service = [fewest(service, _SHARES) for service in services]
-    static = [*zip(*by_service, strict=True)]
-    slices = sum(static[-1])
-    return _Load(services, static, ceil(slices / (site.BOARDS * site.SLICES)) + 1)
+        sized = {
+            size: [replace(one, duration_s=2400) for one in services[:3]]
+            for size, services in sized.items()
+        }
+    static = {
+        size: [*zip(*(fewest(one, _SHARES) for one in services), strict=True)]
+        for size, services in sized.items()
+    }
+    slices = sum(static[1][-1])
+    return _Load(sized, static, ceil(slices / (site.BOARDS * site.SLICES)) + 1)
 
 
 def _cells(name: str, is_quick: bool) -> list[_Cell]:
     """Return all replays of a load, the longest first."""
-    by_rule: tuple[Rule, ...] = ("first", "spread", "weights", "boards")
+    by_rule: tuple[Rule, ...] = ("first", "spread", "weights")
+    pools = [size for size in _SITES[name].sized if size != 1]
+    off = _Cell(name, OURS, _AIM, 0, ("weights",), is_off=True)
     ours = [
         _Cell(name, OURS, _AIM, 1, by_rule, is_off=False),
         _Cell(name, OURS, _AIM, 0, by_rule, is_off=False),
-        *(_Cell(name, OURS, _AIM, 0, (rule,), is_off=True) for rule in _OFF_RULES),
-        _Cell(name, OURS, _AIM, 0, ("weights",), is_off=True, empties=True),
+        off,
+        *(replace(off, empties=True, pool=size) for size in (1, *pools)),
     ]
     settings: Mapping[str, tuple[int, Sequence[float]]] = {
         "kpa": (0, (0.25, 0.5, 0.8)),
@@ -154,10 +162,9 @@ def _cells(name: str, is_quick: bool) -> list[_Cell]:
         for target in (targets[-2:] if is_quick else targets)
         for is_off in (False, True)
     ]
+    rivals += [replace(cell, pool=size) for size in pools for cell in rivals if cell.is_off]
     with_batch = [
-        replace(cell, has_batch=True, rules=cell.rules[:1])
-        for cell in (*ours, *rivals)
-        if name in _BATCH and cell.is_off and cell.rules[0] in ("first", "weights")
+        replace(cell, has_batch=True) for cell in (*ours, *rivals) if name in _BATCH and cell.is_off
     ]
     return [*ours, *with_batch, *rivals]
 
@@ -169,9 +176,9 @@ def _name(cell: _Cell) -> str:
 def _rows(cell: _Cell) -> tuple[_Cell, list[Row]]:
     load = _SITES[cell.load]
     sites = [Site(load.nodes, rule, OFF_AFTER_S if cell.is_off else None) for rule in cell.rules]
-    services = load.services
+    services = load.sized[cell.pool]
     if cell.policy == "static":
-        numbers = load.static[int(cell.target)]
+        numbers = load.static[cell.pool][int(cell.target)]
         services = [
             replace(service, first_replicas=number)
             for service, number in zip(services, numbers, strict=True)
@@ -182,7 +189,7 @@ def _rows(cell: _Cell) -> tuple[_Cell, list[Row]]:
         services, [_turn(cell, one) for one in services], sites, jobs, empties=cell.empties
     )
     systems = [
-        System(cell.policy, cell.target, cell.least, rule, cell.is_off, cell.empties)
+        System(cell.policy, cell.target, cell.least, rule, cell.is_off, cell.empties, cell.pool)
         for rule in cell.rules
     ]
     rows = [row_of(system, served, one.tally) for system, one in zip(systems, sites, strict=True)]
@@ -202,16 +209,19 @@ def _turn(cell: _Cell, service: Workload) -> Turn:
     return fixed
 
 
-def _described(load: _Load) -> Mapping[str, float]:
-    work_s = sum(float(one.service_s.sum()) / one.concurrency for one in load.services)
+def _described(load: _Load) -> Mapping[str, Any]:
+    services = load.sized[1]
+    work_s = sum(float(one.service_s.sum()) / one.concurrency for one in services)
     return {
-        "services": len(load.services),
-        "requests": sum(one.arrivals_s.size for one in load.services),
-        "mean_replicas_full": round(work_s / load.services[0].duration_s, 2),
+        "services": len(services),
+        "requests": sum(one.arrivals_s.size for one in services),
+        "mean_replicas_full": round(work_s / services[0].duration_s, 2),
         "nodes": load.nodes,
         "boards": load.nodes * site.BOARDS,
         "slices": load.nodes * site.BOARDS * site.SLICES,
-        "static_slices": [sum(numbers) for numbers in load.static],
+        "static_slices": {
+            size: [sum(numbers) for numbers in static] for size, static in load.static.items()
+        },
     }
 
 

@@ -6,22 +6,27 @@ from typing import Any
 
 from slicewise.cluster.language.gpus.power import POWERS
 from studies.autoscale.curves import slice_hours_at
+from studies.autoscale.fleets import pool_words
 from studies.energy.replay import Served
 from studies.energy.site import Rule, Tally
 
 BOARDS = ("A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB")
 OURS = "slicewise"
-STATIC = "static, first"
+STATIC = "static"
 """What the waterfall begins with: replicas that never change, with hindsight, in Slurm's order."""
 HINDSIGHT = ("static", "always on")
 """What nobody can set beforehand."""
-FINAL = "slicewise (least 0), weights, nodes off, emptiest first"
+FINAL = "slicewise, weights, nodes off, emptiest first"
+OF_8 = "slicewise, pools of 8, weights, nodes off, emptiest first"
+OF_ALL = "slicewise, one pool, weights, nodes off, emptiest first"
 LEVERS = {
-    "elasticity": "slicewise (least 1), first",
+    "elasticity": "slicewise (least 1)",
     "weights of nodes": "slicewise (least 1), weights",
-    "contexts closed": "slicewise (least 0), weights",
-    "nodes powered down": "slicewise (least 0), weights, nodes off",
+    "contexts closed": "slicewise, weights",
+    "nodes powered down": "slicewise, weights, nodes off",
     "drains on the emptiest node": FINAL,
+    "pools of 8": OF_8,
+    "one pool in place of them": OF_ALL,
 }
 """What each lever adds to the ones before."""
 CURVES = ("work_s", "straight_s", "busy_s")
@@ -38,6 +43,7 @@ class System:
         least: replicas that each service always has.
         is_off: whether empty nodes are powered down.
         empties: whether scaling down prefers the emptiest node, as the product does.
+        pool: services that share replicas; 0: all.
     """
 
     policy: str
@@ -46,13 +52,15 @@ class System:
     rule: Rule
     is_off: bool
     empties: bool = False
+    pool: int = 1
 
     @property
     def name(self) -> str:
-        """What a report calls it, whatever its setting."""
-        policy = f"{self.policy} (least {self.least})" if self.policy == OURS else self.policy
+        """What a report calls it, whatever its setting; without a rule it is in Slurm's order."""
+        least = " (least 1)" * (self.policy == OURS and self.least)
+        rule = "" if self.rule == "first" else f", {self.rule}"
         off, empties = ", nodes off" * self.is_off, ", emptiest first" * self.empties
-        return f"{policy}, {self.rule}{off}{empties}"
+        return f"{self.policy}{least}{pool_words(self.pool)}{rule}{off}{empties}"
 
 
 def row_of(system: System, served: Served, tally: Tally) -> Row:
@@ -82,8 +90,10 @@ def compared(rows: Sequence[Row]) -> dict[str, Any]:
     """Each of ours beside the others at its own attainment, by board.
 
     ``others`` are by system the fewest joules for as many in time: linear in the logarithm of the
-    late share between two settings; None: no setting attains it. ``of_static``: the joules of each
-    beside those of static replicas for as many in time, others at the attainment of ``FINAL``.
+    late share between two settings; None: no setting attains it. ``best`` is of those whose
+    services share no replicas, ``best_pooled`` of those with the same pools as ours; ``_known``
+    without hindsight. ``of_static``: the joules of each beside those of static replicas for as many
+    in time, others at the attainment of ``FINAL``.
     """
     names = dict.fromkeys(row["name"] for row in rows if row["policy"] != OURS)
     by_name = {name: [row for row in rows if row["name"] == name] for name in names}
@@ -135,16 +145,25 @@ def _beside(row: Row, by_name: Mapping[str, Sequence[Row]], board: str) -> dict[
     others = {
         name: slice_hours_at(points, row["attainment"], board) for name, points in by_name.items()
     }
-    found = {name: joules for name, joules in others.items() if joules is not None}
-    known = [joules for name, joules in found.items() if not name.startswith(HINDSIGHT)]
-    best = min(found, key=lambda name: found[name], default=None)
+    ratios = {
+        name: round(row[board] / joules, 4) for name, joules in others.items() if joules is not None
+    }
+
+    def best(pool: int, hindsight: tuple[str, ...] = ()) -> Mapping[str, Any] | None:
+        """The one with such pools beside which ours draw most."""
+        names = [name for name in ratios if by_name[name][0]["pool"] == pool]
+        fair = [name for name in names if not name.startswith(hindsight)]
+        name = max(fair, key=lambda name: ratios[name], default=None)
+        return name and {"name": name, "ratio": ratios[name]}
+
     return {
         "joules": row[board],
         "others": {name: joules and round(joules) for name, joules in others.items()},
-        "best": best,
-        "ratio": round(row[board] / found[best], 4) if best else None,
-        "ratio_without_hindsight": round(row[board] / min(known), 4) if known else None,
-        "ratio_of_each": {name: round(row[board] / joules, 4) for name, joules in found.items()},
+        "best": best(1),
+        "best_known": best(1, HINDSIGHT),
+        "best_pooled": best(row["pool"]),
+        "best_pooled_known": best(row["pool"], HINDSIGHT),
+        "ratio_of_each": ratios,
     }
 
 
@@ -154,6 +173,7 @@ def _curved(row: Row, by_name: Mapping[str, Sequence[Row]], curve: str) -> float
     curved = {
         name: [{**one, "curved": one["joules"][curve][board]} for one in points]
         for name, points in by_name.items()
+        if points[0]["pool"] == 1
     }
     found = [slice_hours_at(points, row["attainment"], "curved") for points in curved.values()]
     joules = [one for one in found if one is not None]

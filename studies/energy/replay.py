@@ -12,12 +12,13 @@ from functools import cache
 import numpy as np
 
 from studies.autoscale.policy import Policy
+from studies.autoscale.shared import SharedLoad, SharedReplica, SharedWorld
 from studies.autoscale.slicewise import Slicewise
-from studies.autoscale.workload import MAX_REPLICAS, SLO_S, Floats, Workload
-from studies.autoscale.world import Replica, Stage, World
+from studies.autoscale.workload import MAX_REPLICAS, SLO_S, Floats
+from studies.autoscale.world import Stage
 from studies.energy.site import Held, Site
 
-LOOK_S = 5
+LOOK_S = 2
 """Seconds between two decisions of the launcher's here, to save time; it decides each second."""
 _FULL_S = 1.0
 """Seconds after which a start asks again where no slice is free."""
@@ -27,34 +28,35 @@ _BLOCK_S, _DRAWS = 300.0, 400
 _SERVES = (Stage.READY, Stage.DRAINING)
 
 
-class PlacedWorld(World):
-    """One service whose replicas have places on sites."""
+class PlacedWorld(SharedWorld):
+    """One service, or one pool of services, whose replicas have places on sites."""
 
-    def __init__(self, workload: Workload, sites: Sequence[Site], *, empties: bool = False) -> None:
-        """``empties``: of replicas with as little work the one on the emptiest node is drained, as
-        the product does (launcher/rules/turn/slots.py); others take any of them.
+    replicas: dict[Stage, list[SharedReplica]]
+
+    def __init__(
+        self, workload: SharedLoad, sites: Sequence[Site], *, empties: bool = False
+    ) -> None:
+        """``empties``: of replicas with as little work (and as few models) the one on the emptiest
+        node is drained, as the product does (launcher/rules/turn/slots.py); others take any.
         """
         super().__init__(workload)
         self._empties = empties
         self._sites = sites
-        self._placed: set[Replica] = set()
+        self._placed: set[SharedReplica] = set()
         for replica in self.ready:
             self._allot(replica)
 
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether there is neither a request nor a replica."""
-        return not (self.requests.queue or self.requests.in_flight or any(self.replicas.values()))
-
     def holding(self) -> Iterator[Held]:
-        """What its replicas do now; one that starts works at full load."""
+        """What its replicas do now; one that starts or loads a model works at full load."""
         for replica in self.replicas[Stage.STARTING]:
             yield Held(replica, 1.0)
         for stage in _SERVES:
             for replica in self.replicas[stage]:
-                yield Held(replica, replica.in_flight / self.workload.concurrency)
+                loads = replica.loading is not None
+                work = 1.0 if loads else replica.in_flight / self.workload.concurrency
+                yield Held(replica, work)
 
-    def _allot(self, replica: Replica) -> float:
+    def _allot(self, replica: SharedReplica) -> float:
         """Give it a place; the seconds that it must wait before it can start."""
         first, *others = self._sites
         waits_s = first.allot(replica, self.now_s)
@@ -65,7 +67,7 @@ class PlacedWorld(World):
             site.allot(replica, self.now_s)
         return waits_s
 
-    def _go_on(self, replica: Replica) -> None:
+    def _go_on(self, replica: SharedReplica) -> None:
         if replica.stage is Stage.PENDING and replica not in self._placed:
             waits_s = self._allot(replica)
             if waits_s:
@@ -74,13 +76,13 @@ class PlacedWorld(World):
                 return
         super()._go_on(replica)
 
-    def _drained(self) -> Replica:
+    def _drained(self) -> SharedReplica:
         if not self._empties:
             return super()._drained()
         site = self._sites[0]
-        return min(self.ready, key=lambda one: (one.in_flight, site.company(one)))
+        return min(self.ready, key=lambda one: (one.in_flight, len(one.models), site.company(one)))
 
-    def _end(self, replica: Replica, at_s: float) -> None:
+    def _end(self, replica: SharedReplica, at_s: float) -> None:
         if replica in self._placed:
             self._placed.remove(replica)
             for site in self._sites:
@@ -92,14 +94,17 @@ Turn = Callable[[PlacedWorld, int], None]
 """What a policy does in a second."""
 
 
-def fixed(_world: PlacedWorld, _second: int) -> None:
-    """Leave the replicas as they are."""
+def fixed(world: SharedWorld, second: int) -> None:
+    """Leave the replicas as they are; in a pool they load models as the product says."""
+    if second % LOOK_S == 0:
+        world.place()
 
 
 def rival(policy: Policy, every_s: int, least: int) -> Turn:
     """Decide as another system's policy does, which does nothing in between."""
 
     def turn(world: PlacedWorld, second: int) -> None:
+        fixed(world, second)
         if second % every_s == 0:
             world.want(min(max(policy.wanted(world.look()), least), MAX_REPLICAS))
 
@@ -114,8 +119,10 @@ def launcher(policy: Slicewise) -> Turn:
         nonlocal due_s
         if second < due_s:
             return
-        world.want(policy.wanted(world.look()))
-        world.requests.in_time = policy.in_time
+        world.place()
+        world.want(min(world.with_room(policy.wanted(world.look())), MAX_REPLICAS))
+        # A pool's gateway serves in the order in which requests came.
+        world.requests.in_time = policy.in_time if world.workload.count == 1 else None
         looks = 0
         if world.is_at_rest and policy.is_at_rest:
             next_s = min(world.requests.next_s, world.workload.duration_s)
@@ -157,7 +164,7 @@ class Served:
 
 
 def replay(
-    services: Sequence[Workload],
+    services: Sequence[SharedLoad],
     turns: Sequence[Turn],
     sites: Sequence[Site],
     jobs: Sequence[Job] = (),
@@ -241,12 +248,15 @@ def _sure(arrivals_s: Floats, is_in_time: np.ndarray) -> float:
     return float(high - low) / 2
 
 
-def fewest(service: Workload, shares: Sequence[float]) -> list[int]:
+def fewest(service: SharedLoad, shares: Sequence[float]) -> list[int]:
     """The fewest replicas that never change with which each share is in time, with hindsight."""
 
     @cache
     def attained(number: int) -> float:
-        world = World(replace(service, first_replicas=number))
+        world = SharedWorld(replace(service, first_replicas=number))
+        for second in range(0, service.duration_s, LOOK_S):
+            world.pass_until(second)
+            fixed(world, second)
         world.pass_until(service.duration_s)
         return world.outcome().attainment
 

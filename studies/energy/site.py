@@ -26,10 +26,9 @@ _PARTITIONS = frozenset({"gpu"})
 _COSTS = {"1g": Millislices(1000)}
 _UNIT = BoardPower(0.0, 0.0, 1.0, "the curve alone")
 
-Rule = Literal["spread", "first", "weights", "boards"]
+Rule = Literal["spread", "first", "weights"]
 """How a place is chosen: the emptiest node and board, as Kubernetes' default does; the first free
-one, as Slurm does where all weights are equal; by the weights that the product sets; by them, and
-on the node the fullest board, which Slurm can't."""
+one, as Slurm does where all weights are equal; by the weights that the product sets."""
 
 
 class Held(NamedTuple):
@@ -162,7 +161,7 @@ class Site:
             for board, held in enumerate(boards)
             if held < SLICES
         ]
-        if self._rule in ("weights", "boards"):
+        if self._rule == "weights":
             self._weigh(now_s)
         return min(free, key=self._order, default=None)
 
@@ -177,8 +176,6 @@ class Site:
                 return (is_off, node, board)
             case "weights":
                 return (is_off, self._weights[node], node, board)
-            case "boards":
-                return (is_off, self._weights[node], node, -held[board], board)
 
     def _weigh(self, now_s: float) -> None:
         """Let the product set the weights of the nodes, as often as it does."""

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,22 +13,26 @@ from hypothesis import strategies as st
 
 from slicewise.cluster.language.gpus.power import POWERS, power_w
 from studies.autoscale.kpa import Kpa
+from studies.autoscale.shared import SharedLoad
 from studies.autoscale.slicewise import Slicewise
-from studies.autoscale.workload import Starts, Workload
+from studies.autoscale.workload import Starts
 from studies.autoscale.world import World
 from studies.energy import replay, site
-from studies.energy.figures import BOARDS, System, compared, row_of
+from studies.energy.figures import BOARDS, OF_ALL, System, compared, row_of
 from studies.energy.replay import Job, PlacedWorld, Served, fewest, fixed, launcher, rival
-from studies.energy.site import BOOT_S, Held, Rule, Site, Tally
+from studies.energy.site import BOOT_S, SLICES, Held, Rule, Site, Tally
 
 QUEUE_S, LOAD_S = 2.0, 10.0
 H100 = POWERS["H100-80GB"]
-RULES: tuple[Rule, ...] = ("spread", "first", "weights", "boards")
+RULES: tuple[Rule, ...] = ("spread", "first", "weights")
 
 
-def load_of(times: Iterable[float], service_s: float = 5.0, first: int = 0) -> Workload:
+def load_of(
+    times: Iterable[float], service_s: float = 5.0, first: int = 0, models: int = 1
+) -> SharedLoad:
+    """Requests to one service, or by turns to each model of a pool."""
     arrivals_s = np.sort(np.array([*times], float))
-    return Workload(
+    return SharedLoad(
         name="few",
         arrivals_s=arrivals_s,
         service_s=np.full(arrivals_s.size, service_s),
@@ -36,6 +41,10 @@ def load_of(times: Iterable[float], service_s: float = 5.0, first: int = 0) -> W
         starts=Starts(np.full(50, QUEUE_S), np.full(50, LOAD_S)),
         first_replicas=first,
         warm_s=0,
+        models=np.arange(arrivals_s.size) % models,
+        count=models,
+        nodes=np.zeros(50, int),
+        cached=False,
     )
 
 
@@ -60,25 +69,12 @@ def half_full(rule: Rule) -> Site:
     return where
 
 
-@pytest.mark.parametrize("rule", ["weights", "boards"])
-def test_the_weights_of_the_product_fill_the_fuller_node_first(rule: Rule) -> None:
-    first, weighed = half_full("first"), half_full(rule)
+def test_the_weights_of_the_product_fill_the_fuller_node_first() -> None:
+    first, weighed = half_full("first"), half_full("weights")
     first.allot("new", 60.0)
     weighed.allot("new", 60.0)
     assert first._places["new"][0] == 0
     assert weighed._places["new"][0] == 1
-
-
-def test_only_the_rule_of_boards_fills_the_fullest_board_of_a_node() -> None:
-    found = {}
-    for rule in ("weights", "boards"):
-        where = Site(1, rule)
-        places(where, 13)
-        for key in range(6):
-            where.free(key, 0.0)
-        where.allot("new", 60.0)
-        found[rule] = where._places["new"]
-    assert found == {"weights": (0, 0), "boards": (0, 1)}
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -201,17 +197,30 @@ def test_the_launcher_s_decision_serves_and_sleeps() -> None:
     assert 0 < where.tally.awake_s < 300
 
 
-def test_the_fewest_replicas_attain_the_share_and_one_less_does_not() -> None:
-    load = load_of(np.random.default_rng(4).uniform(0, 250, 120))
-    few, many = fewest(load, (0.5, 0.95))
+def test_a_pool_serves_two_models_on_one_slice_and_loads_the_second_at_full_load() -> None:
+    times = np.arange(20.0, 250.0, 10.0)
+    shared, apart = Site(1, "first"), Site(1, "first")
+    pool = replay.replay([load_of(times, first=1, models=2)], [fixed], [shared])
+    alone = [load_of(part, first=1) for part in (times[::2], times[1::2])]
+    two = replay.replay(alone, [fixed, fixed], [apart])
+    assert pool.attainment == two.attainment == 1.0
+    assert pool.slice_hours == pytest.approx(two.slice_hours / 2)
+    # Each request is half of a replica's work, a load is all of it.
+    worked_s = SLICES * np.array([shared.tally.straight_s, apart.tally.straight_s])
+    assert worked_s == pytest.approx([times.size * 2.5 + LOAD_S, times.size * 2.5])
+
+
+@pytest.mark.parametrize("models", [1, 3])
+def test_the_fewest_replicas_attain_the_share_and_one_less_does_not(models: int) -> None:
+    load = load_of(np.random.default_rng(4).uniform(0, 250, 120), models=models)
+    few, many = fewest(load, (0.5, 0.8))
     assert few <= many
 
     def attained(number: int) -> float:
-        return replay.replay(
-            [load_of(load.arrivals_s, first=number)], [fixed], [Site(1, "first")]
-        ).attainment
+        first = replace(load, first_replicas=number)
+        return replay.replay([first], [fixed], [Site(1, "first")]).attainment
 
-    assert attained(many) >= 0.95 > attained(many - 1)
+    assert attained(many) >= 0.8 > attained(many - 1)
 
 
 def served_of(attainment: float) -> Served:
@@ -226,12 +235,36 @@ def test_ours_stand_beside_the_cheapest_that_attains_as_much() -> None:
         row_of(System("static", 1, 0, "first", False), served_of(0.95), Tally(awake_s=1500)),
         row_of(System("slicewise", 0.95, 0, "weights", True), served_of(0.9), Tally(awake_s=800)),
     ]
-    found = compared(rows)["ours"]["slicewise (least 0), weights, nodes off"]
+    found = compared(rows)["ours"]["slicewise, weights, nodes off"]
     for board in BOARDS:
-        assert found[board]["ratio"] == pytest.approx(0.8)
-        assert found[board]["best"] == "hpa, first, nodes off"
-        assert found[board]["others"]["kpa, first, nodes off"] is None
+        assert found[board]["best"] == {"name": "hpa, nodes off", "ratio": pytest.approx(0.8)}
+        assert found[board]["others"]["kpa, nodes off"] is None
     assert found["straight"] == found["busy"] == pytest.approx(0.8)
+
+
+def test_ours_with_pools_stand_beside_others_without_and_with_the_same() -> None:
+    seconds = {
+        System("hpa", 1, 1, "first", True): 1000,
+        System("static", 1, 0, "first", True): 900,
+        System("hpa", 1, 1, "first", True, pool=8): 400,
+        System("hpa", 1, 1, "first", True, pool=0): 500,
+        System("static", 1, 0, "first", True, pool=0): 300,
+        System("slicewise", 0.95, 0, "weights", True, True, pool=0): 600,
+    }
+    rows = [
+        row_of(system, served_of(0.95), Tally(awake_s=awake_s))
+        for system, awake_s in seconds.items()
+    ]
+    found = compared(rows)["ours"][OF_ALL]
+    for board in BOARDS:
+        bests = {key: best for key, best in found[board].items() if key.startswith("best")}
+        assert bests == {
+            "best": {"name": "static, nodes off", "ratio": 0.6667},
+            "best_known": {"name": "hpa, nodes off", "ratio": 0.6},
+            "best_pooled": {"name": "static, one pool, nodes off", "ratio": 2.0},
+            "best_pooled_known": {"name": "hpa, one pool, nodes off", "ratio": 1.2},
+        }
+    assert found["straight"] == 0.6667
 
 
 def test_each_lever_saves_what_the_one_before_still_drew() -> None:
@@ -250,7 +283,7 @@ def test_each_lever_saves_what_the_one_before_still_drew() -> None:
     ]
     found = compared(rows)
     for board in BOARDS:
-        assert found["of_static"][board]["hpa, first, nodes off"] == pytest.approx(0.6)
+        assert found["of_static"][board]["hpa, nodes off"] == pytest.approx(0.6)
         saved = [*found["saved_by"][board].values()]
         assert saved == pytest.approx([0.1, 0.05, 0.05, 0.3, 0.05], abs=1e-3)
 
@@ -261,17 +294,22 @@ def test_the_command_writes_a_report_and_a_picture(
     # Not above: with it comes matplotlib.
     from studies.energy import __main__ as command
 
-    loads = {"made": lambda *_: [load_of(np.arange(0, 250, 2.0), first=1)]}
+    times = np.arange(0, 250, 2.0)
+    sized = {1: [load_of(times[part::2], first=1) for part in (0, 1)]}
+    sized[0] = [load_of(times, first=1, models=2)]
+    loads = {"made": lambda *_: sized}
     monkeypatch.setattr(command, "LOADS", loads)
     monkeypatch.setattr(command, "_BATCH", ("made",))
     path = tmp_path / "energy.json"
     monkeypatch.setattr(sys, "argv", ["energy", "--quick", "--json", "--report", str(path)])
     command.main()
     report = json.loads(path.read_text())
-    assert json.loads(capsys.readouterr().out) == report
+    said = capsys.readouterr()
+    assert json.loads(said.out) == report
+    assert "Replaying: 1 of " in said.err
     assert report["loads"].keys() == {"made", "made, with batch"}
     names = {row["name"] for row in report["loads"]["made"]["rows"]}
-    assert {"always on", "static, first", "kpa, first, nodes off"} < names
+    assert {"always on", "static", "kpa, nodes off", "kpa, one pool, nodes off", OF_ALL} < names
     assert path.with_suffix(".png").stat().st_size > 10_000
 
 
