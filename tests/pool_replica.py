@@ -133,7 +133,9 @@ def served(
         (sys.executable, door.__file__, "127.0.0.1", private, *engine.sockets)
     )
     identity, certificate = "own-service.7.0", replica_keys().certificate
-    replica = Replica("127.0.0.1", port, certificate, 1000, OWN, identity, engine)
+    replica = Replica(
+        "127.0.0.1", port, certificate, 1000, OWN, identity, engine, grpc_port=ports[-1]
+    )
     yield Served(replica, server, repository, private)
     doorkeeper.kill()
     if keeper is not None:

@@ -29,6 +29,7 @@ from slicewise.launcher.rules.engines.engine import (
     AdapterEngine,
     Answer,
     BatchingEngine,
+    Call,
     CountedEngine,
     Engine,
     PooledEngine,
@@ -43,7 +44,7 @@ from slicewise.launcher.rules.engines.load import EngineLoad
 from slicewise.launcher.rules.engines.statistics import Answered, Counts
 from slicewise.launcher.rules.pools.server_memory import MEMORY, server_memory
 from slicewise.launcher.rules.pools.types import ReplicaModels
-from slicewise.launcher.rules.probing import pool_loads
+from slicewise.launcher.rules.probing import grpc_call, pool_loads
 from slicewise.launcher.rules.probing.http_answer import HEAD_BYTES, Head, parse_head, parse_size
 from slicewise.launcher.rules.probing.start_marks import MOST_BYTES, PROTOCOL, marks_s, weights
 
@@ -121,6 +122,7 @@ class Replica:
         checked: those models that must answer an inference.
         answered: requests that models had answered and failed when it was asked last.
         load_timeout_s: seconds that loading one of them may take.
+        grpc_port: where it is called by gRPC.
     """
 
     address: str
@@ -138,6 +140,7 @@ class Replica:
     checked: frozenset[str] = frozenset()
     answered: tuple[tuple[str, Answered], ...] = field(default=(), compare=False)
     load_timeout_s: float = field(default=DEFAULT_START_TIMEOUT_S, compare=False)
+    grpc_port: int = field(default=0, compare=False)
     tenant: str = field(default="", compare=False)
     node: str = field(default="", compare=False)
 
@@ -460,7 +463,11 @@ async def _with(
             _found(gateway, peer, engine, model) as is_from_node,
             asyncio.timeout(replica.load_timeout_s),
         ):
-            why = await _ordered(peer, load)
+            why = await (
+                _called(gateway, peer.replica, load)
+                if isinstance(load, Call)
+                else _ordered(peer, load)
+            )
     except TimeoutError:
         why = f"not loaded within {replica.load_timeout_s:g} s"
         # What it has loaded until now would take memory for nothing.
@@ -517,6 +524,22 @@ async def _ordered(peer: "_Peer", request: Request) -> str:
             return ""
         message = _plain(peer.replica.engine.failure(await answer.body()))
         return message or f"status {answer.head.status}"
+
+
+async def _called(gateway: Path, replica: Replica, call: Call) -> str:
+    """Return why the server refuses what it is called for; "" if it does it."""
+    tls_context = context(gateway, replica.certificate, grpc_call.PROTOCOL)
+    opened = connected(replica.address, replica.grpc_port, tls_context, _MOST_WORDS_BYTES)
+    async with opened as tls:
+        await tls.write(grpc_call.opening(call.path, call.message))
+        status = None
+        while status is None:
+            frame = grpc_call.frame(await tls.exactly(grpc_call.HEAD_BYTES))
+            payload = await tls.exactly(frame.length)
+            status = grpc_call.status(frame, payload)
+            if reply := grpc_call.reply(frame, payload):
+                await tls.write(reply)
+    return "" if status.code == 0 else _plain(status.message) or f"status {status.code}"
 
 
 async def statistics(gateway: Path, replica: Replica) -> Counts | None:

@@ -182,5 +182,14 @@ def replicas_of(service_state: ServiceState, engine: Engine) -> Iterator[tuple[R
         for index, verified in generation.verified.items():
             start_s, to = verified.run.start_s, verified.run.endpoint
             name = f"{array}.{index}"
-            replica = Replica(to.address, to.http_port, to.certificate, start_s, "", name, engine)
+            replica = Replica(
+                to.address,
+                to.http_port,
+                to.certificate,
+                start_s,
+                "",
+                name,
+                engine,
+                grpc_port=to.grpc_port,
+            )
             yield (array, index, start_s), replica

@@ -118,6 +118,30 @@ async def test_it_loads_and_unloads_models_and_stays_fit_for_requests(served: Se
     assert await served.is_ready()
 
 
+async def test_no_connection_waits_for_a_load(served: Served):
+    """Triton's few threads each serve connections one after the other: a load may have none."""
+    begun, may_end = (served.repository.parent / name for name in ("begun", "may end"))
+    waits = f"""import os; open({str(begun)!r}, "w").close()
+        while not os.path.exists({str(may_end)!r}):
+            time.sleep(0.05)"""
+    write_model(served.repository, SLOW, waits)
+    await until_done(served.is_ready, bool)
+    kept = [Kept(await asyncio.open_unix_connection(served.private / "http")) for _ in range(8)]
+    for connection in kept:
+        assert await connection.inferred(OWN, 1) == 200
+    loading = asyncio.create_task(served.fits(SLOW))
+    await until_true(begun.exists)
+    for connection in kept:
+        assert await connection.inferred(OWN, 1) == 200
+    assert not loading.done()
+    may_end.touch()
+    loaded = await loading
+    assert loaded is not None
+    assert loaded.ready == {OWN, SLOW}
+    for connection in kept:
+        connection.close()
+
+
 async def test_a_load_reads_the_nodes_copy_and_says_so(
     command: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -223,19 +247,40 @@ async def test_a_model_whose_process_has_ended_is_loaded_again(served: Served):
     assert await served.is_ready(OTHER)
 
 
+class Kept:
+    """A connection of a client that asks one request after the other."""
+
+    def __init__(self, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+        self._reader, self._writer = streams
+
+    async def inferred(self, model: str, value: int) -> int:
+        """The status that it gets."""
+        tensor = {"name": "X", "shape": [1], "datatype": "INT32", "data": [value]}
+        body = json.dumps({"inputs": [tensor]}).encode()
+        self._writer.write(
+            f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: here\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        head = await asyncio.wait_for(self._reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+        (length,) = (
+            int(line.partition(b":")[2])
+            for line in head.splitlines()
+            if line.lower().startswith(b"content-length:")
+        )
+        await self._reader.readexactly(length)
+        return int(head.split()[1])
+
+    def close(self) -> None:
+        self._writer.close()
+
+
 async def inferred(served: Served, model: str, value: int) -> int:
     """The status that a client gets."""
-    tensor = {"name": "X", "shape": [1], "datatype": "INT32", "data": [value]}
-    body = json.dumps({"inputs": [tensor]}).encode()
-    reader, writer = await asyncio.open_unix_connection(served.private / "http")
-    writer.write(
-        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n".encode()
-        + body
-    )
-    answer = await asyncio.wait_for(reader.readline(), PATIENCE_S)
-    writer.close()
-    return int(answer.split()[1])
+    client = Kept(await asyncio.open_unix_connection(served.private / "http"))
+    status = await client.inferred(model, value)
+    client.close()
+    return status
 
 
 async def test_a_model_that_refuses_some_requests_and_answers_others_stays_loaded(served: Served):

@@ -112,6 +112,18 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Call:
+    """A unary call of gRPC to an engine's server, at its port for these.
+
+    Attributes:
+        message: the Protobuf that is sent.
+    """
+
+    path: str
+    message: bytes
+
+
+@dataclass(frozen=True)
 class Parallelism:
     """Over what one server can spread a model.
 
@@ -544,8 +556,10 @@ class PooledEngine(Engine, Protocol):
         Raises TypeError or ValueError if it is no answer of the engine.
         """
 
-    def load_model(self, model: str, service: str) -> Request:
+    def load_model(self, model: str, service: str) -> Request | Call:
         """Build the request by which the server loads a model for that service's requests.
+
+        Others' requests, on whatever connections, are answered meanwhile.
 
         ``service`` is the service's name without its tenant, as the gateway's header has it.
         """

@@ -7,7 +7,14 @@ from types import MappingProxyType
 
 from slicewise.cluster.language.service import ServiceSpec
 from slicewise.launcher.rules.engines import triton_statistics
-from slicewise.launcher.rules.engines.engine import Answer, MediaFetch, Parallelism, Probe, Request
+from slicewise.launcher.rules.engines.engine import (
+    Answer,
+    Call,
+    MediaFetch,
+    Parallelism,
+    Probe,
+    Request,
+)
 from slicewise.launcher.rules.engines.model_files import ModelFiles, ModelNeeds
 from slicewise.launcher.rules.engines.statistics import Answered, Counts, StatisticsAnswer
 from slicewise.launcher.rules.engines.triton_inference import (
@@ -24,6 +31,7 @@ from slicewise.launcher.rules.engines.triton_model import (
     control,
     index_request,
     load,
+    load_call,
     models_in_state,
 )
 from slicewise.launcher.rules.engines.triton_repository import CONFIG, model_needs
@@ -235,9 +243,13 @@ class Triton:
         """Read the models with a version that waits for its last requests, or frees its memory."""
         return models_in_state(body, "UNLOADING")
 
-    def load_model(self, model: str, _service: str) -> Request:
-        """Build a load by the repository extension: requests name the model itself."""
-        return control(model, "load", {})
+    def load_model(self, model: str, _service: str) -> Call:
+        """Build a load by the repository extension: requests name the model itself.
+
+        By gRPC: by HTTP it has one of the few threads that serve connections, and all that this one
+        has served before wait (triton-inference-server/server#8958).
+        """
+        return load_call(model)
 
     def unload_model(self, model: str) -> Request:
         """Build an unload by the repository extension."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
-from slicewise.launcher.rules.engines.engine import Request
+from slicewise.launcher.rules.engines.engine import Call, Request
 from slicewise.launcher.rules.engines.said import Said
 from slicewise.launcher.rules.engines.triton_inference import (
     ModelConfig,
@@ -105,6 +105,22 @@ def index_request() -> Request:
 def control(name: str, what: Literal["load", "unload"], parameters: Mapping[str, str]) -> Request:
     """Build what lets the server load or unload a model of its repository."""
     return _post(f"/v2/repository/models/{quote(name, safe='')}/{what}", {"parameters": parameters})
+
+
+def load_call(name: str) -> Call:
+    """Build what lets the server load a model of its repository, by gRPC."""
+    path = "/inference.GRPCInferenceService/RepositoryModelLoad"
+    text, length = name.encode(), bytearray()
+    left = len(text)
+    while left > _MOST_IN_A_BYTE:
+        length.append(left & _MOST_IN_A_BYTE | 0x80)
+        left >>= 7
+    return Call(path, bytes((_MODEL_NAME, *length, left)) + text)
+
+
+_MODEL_NAME = 2 << 3 | 2
+"""RepositoryModelLoadRequest's second field, a text: the model's name (grpc_service.proto)."""
+_MOST_IN_A_BYTE = 0x7F
 
 
 def _get(path: str) -> Request:

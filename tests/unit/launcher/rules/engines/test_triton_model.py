@@ -3,7 +3,7 @@
 import pytest
 from builders.service_specs import a_spec
 
-from slicewise.launcher.rules.engines.engine import PooledEngine, Request
+from slicewise.launcher.rules.engines.engine import Call, PooledEngine, Request
 from slicewise.launcher.rules.engines.triton import Triton
 from slicewise.launcher.rules.engines.triton_model import configured, processes_of, takes_batch
 
@@ -53,6 +53,12 @@ class TestPool:
     def test_what_is_no_index_is_refused(self, answer: bytes) -> None:
         with pytest.raises((TypeError, ValueError)):
             Triton().ready_models(answer)
+
+    def test_a_load_is_a_call_of_grpc_that_names_the_model(self) -> None:
+        call = Triton().load_model("m", "service")
+        assert call == Call("/inference.GRPCInferenceService/RepositoryModelLoad", b"\x12\x01m")
+        long = Triton().load_model(300 * "m", "service")
+        assert long.message == b"\x12\xac\x02" + 300 * b"m"
 
     def test_a_name_that_a_server_has_told_is_one_part_of_the_path(self) -> None:
         request = Triton().unload_model("a/../b\r\n")
