@@ -1,8 +1,8 @@
 """Decides in which order tests run, which in one worker, and which while no other test runs.
 
-Tests that measure seconds lie in folders named ``alone``, and those that start processes or open
-sockets in ``process``. They come last, all in one worker, and each of them waits until the other
-workers have ended their tests.
+Tests that mostly wait come first: those on the sandbox, then those that start processes. Tests that
+measure seconds lie in folders named ``alone``. They come last, all in one worker, and each of them
+waits until the other workers have ended their tests.
 """
 
 import fcntl
@@ -14,7 +14,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 _ALONE = "alone"
-_FOLDERS = frozenset({"alone", "process"})
+_WITH_PROCESSES = "process"
 
 
 class Schedule(LoadScopeScheduling):
@@ -25,8 +25,13 @@ class Schedule(LoadScopeScheduling):
 
 
 def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Tests on the sandbox first, as they mostly wait; then the rest; last those that run alone."""
-    return sorted(items, key=lambda item: (_is_alone(item.nodeid), not _on_sandbox(item)))
+    """The longest waits first, as they leave others the processors; last what runs alone."""
+
+    def place(item: pytest.Item) -> tuple[bool, bool, bool]:
+        folders = _folders(item.nodeid)
+        return _ALONE in folders, not _on_sandbox(item), _WITH_PROCESSES not in folders
+
+    return sorted(items, key=place)
 
 
 @contextmanager
@@ -38,7 +43,11 @@ def turn(item: pytest.Item, lock_file: Path) -> Iterator[None]:
 
 
 def _is_alone(nodeid: str) -> bool:
-    return not _FOLDERS.isdisjoint(PurePosixPath(nodeid.partition("::")[0]).parts)
+    return _ALONE in _folders(nodeid)
+
+
+def _folders(nodeid: str) -> tuple[str, ...]:
+    return PurePosixPath(nodeid.partition("::")[0]).parts
 
 
 def _on_sandbox(item: pytest.Item) -> bool:

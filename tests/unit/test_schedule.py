@@ -26,15 +26,17 @@ def is_free(lock_file: Path, kind: int) -> bool:
 def test_who_must_be_alone_comes_last_and_who_waits_first():
     alone = item("tests/integration/alone/test_a.py::t", on_sandbox=True)
     waits = item("tests/integration/test_b.py::t", on_sandbox=True)
+    starts = item("tests/process/test_d.py::t")
     computes = item("tests/unit/test_c.py::t[alone/x]")
-    assert in_order([alone, computes, waits]) == [waits, computes, alone]
+    assert in_order([alone, computes, starts, waits]) == [waits, starts, computes, alone]
 
 
 def test_others_run_beside_each_other_and_nobody_beside_who_is_alone(tmp_path: Path):
     lock_file = tmp_path / "turn"
-    with turn(item("tests/unit/test_c.py::t"), lock_file):
-        assert is_free(lock_file, fcntl.LOCK_SH)
-        assert not is_free(lock_file, fcntl.LOCK_EX)
+    for other in ("tests/unit/test_c.py::t", "tests/process/test_d.py::t"):
+        with turn(item(other), lock_file):
+            assert is_free(lock_file, fcntl.LOCK_SH)
+            assert not is_free(lock_file, fcntl.LOCK_EX)
     with turn(item("tests/integration/alone/test_a.py::t"), lock_file):
         assert not is_free(lock_file, fcntl.LOCK_SH)
     assert is_free(lock_file, fcntl.LOCK_EX)
