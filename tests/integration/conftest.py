@@ -1,6 +1,5 @@
 """One cluster for all integration tests of a worker, cleaned after each module."""
 
-import json
 import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from importlib.resources import files
@@ -14,7 +13,7 @@ import pytest_asyncio
 from effort import is_ci
 from jobs_as_users import Users
 from json_checker import check_output
-from quotas import until_daemon_leads
+from quotas import delete_tenants, until_daemon_leads
 from run_folder import path_for
 
 from slicewise.sandbox.cluster import Sandbox
@@ -67,7 +66,9 @@ def _cleaned() -> Iterator[None]:
     for running in _RUNNING:
         running.restore(print)
         Users(running).clear()
-        _remove_tenants(running)
+        # A test may have killed the daemon just now.
+        until_daemon_leads(running)
+        delete_tenants(running)
 
 
 @pytest.fixture
@@ -105,14 +106,6 @@ def without_admission(sandbox: Sandbox) -> Iterator[None]:
     sandbox.run("root", ("slicewise", "admission", "off"))
     yield
     sandbox.run("root", ("slicewise", "admission", "on"))
-
-
-def _remove_tenants(sandbox: Sandbox) -> None:
-    """Children before their parents; a test may have killed the daemon just now."""
-    until_daemon_leads(sandbox)
-    listed = json.loads(sandbox.run("root", ("slicewise", "tenant", "list", "--json")).stdout)
-    for name in reversed([row["tenant"] for row in listed]):
-        sandbox.run("root", ("slicewise", "tenant", "delete", name, "--yes"))
 
 
 @pytest.hookimpl(tryfirst=True)

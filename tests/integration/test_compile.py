@@ -82,7 +82,7 @@ def set_quota(sandbox: Sandbox, tenant: str, nominal: str, *options: str) -> dic
     argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", nominal, *options, "--json")
     change = json.loads(sandbox.run("root", argv).stdout)
     # On a busy machine the command may have stopped waiting before.
-    until(lambda: shown(sandbox, tenant)["in_force"])
+    until_in_force(sandbox, tenant)
     return change
 
 

@@ -17,12 +17,13 @@ from urllib.request import Request, urlopen
 import pytest
 import toy_engine
 import toy_server
-from quotas import until_in_force
+from quotas import daemon_of, until_in_force
 from second_witness import accounted_runs
 from service_status import services, status, until_routed
 from waiting import PATIENCE_S, until, until_is
 
 from slicewise.sandbox.cluster import Sandbox
+from slicewise.slurm_plugin.common.tenant_requests import TenantDetailsRequest
 
 pytestmark = pytest.mark.integration
 
@@ -95,8 +96,8 @@ class Toys:
 
     def in_use(self) -> int:
         """Millislices that nlp holds."""
-        shown = json.loads(self.slicewise("tenant", "list", "--json", user="root"))
-        return next(one["in_use_millislices"] for one in shown if one["tenant"] == "nlp")
+        answer = daemon_of(self.sandbox).call(TenantDetailsRequest.of(tenant="nlp"))
+        return answer.details.in_use_millislices
 
     def sbatch(self, user: str, count: int) -> str:
         asks = (f"--array=1-{count}", "--gres=gpu:1g.18gb:1", "--output=/dev/null")

@@ -12,8 +12,8 @@ import pytest
 from effort import is_nightly
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quotas import until_in_force
-from service_status import until_routed
+from quotas import until_daemon_leads, until_in_force
+from service_status import services, until_routed
 from waiting import until, until_is
 
 from slicewise.cluster.language.codes import Code
@@ -47,8 +47,7 @@ class Line:
 
     def replicas(self) -> tuple[int, int]:
         """Ready ones; all that cost something."""
-        shown = json.loads(self.slicewise("alice", "service", "list", "--json")[1])
-        slots = [service["slots"] for service in shown]
+        slots = [service["slots"] for service in services(self.sandbox).values()]
         ready = sum(len(s["ready"]) for s in slots)
         return ready, ready + sum(len(s["starting"]) + len(s["draining"]) for s in slots)
 
@@ -97,7 +96,7 @@ def line(sandbox: Sandbox) -> Iterator[Line]:
 def address_404(line: Line) -> Iterator[None]:
     yield
     line.cancel_all()
-    until_is(lambda: json.loads(line.slicewise("alice", "service", "list", "--json")[1]), [])
+    until_is(lambda: services(line.sandbox), {})
 
 
 @pytest.mark.promise("Plain sbatch of the rendered script is a service, too.")
@@ -105,7 +104,8 @@ def address_404(line: Line) -> Iterator[None]:
 def test_plain_sbatch_of_the_rendered_script_is_a_service(line: Line) -> None:
     script = line.slicewise("alice", "service", "render", str(line.file))[1]
     done = line.sandbox.run("alice", ("sbatch", "--parsable"), input=script)
-    until(lambda: VISION.service_name in line.slicewise("alice", "service", "list")[1])
+    until(lambda: VISION.service in services(line.sandbox))
+    assert VISION.service_name in line.slicewise("alice", "service", "list")[1]
     assert line.replicas() == (0, 0)
     records = asyncio.run(line.send(1))
     assert [record.error for record in records] == [""]
@@ -153,7 +153,7 @@ def test_daemon_and_launcher_killed_under_load_the_limits_hold(line: Line) -> No
         line.sandbox.run("root", ("scancel", "--account=vision", "--name=wrap"))
     finally:
         line.sandbox.restore(print)
-    until_is(lambda: line.slicewise("alice", "service", "list", check=False)[0], 0)
+    until_daemon_leads(line.sandbox)
     assert [record.error for record in asyncio.run(line.send(20))] == [""] * 20
     if is_nightly():
         # A launcher that was away shrinks nothing for a minute.
@@ -171,7 +171,7 @@ def test_the_limits_of_several_qos_do_not_add_up(line: Line) -> None:
         assert most_billed(line) == NOMINAL * 1000
     finally:
         line.sandbox.restore(print)
-    until_is(lambda: line.slicewise("alice", "service", "list", check=False)[0], 0)
+    until_daemon_leads(line.sandbox)
 
 
 def most_billed(line: Line) -> int:

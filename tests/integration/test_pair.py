@@ -49,7 +49,7 @@ class Half:
         config = ("env", f"SLICEWISE_CONFIG={self.settings}")
         quota = (*config, "slicewise", "tenant-quota", "set", "vision", "--nominal", nominal)
         self.sandbox.run("root", quota)
-        until_in_force(self.sandbox, "vision", config=config)
+        until_in_force(self.sandbox, "vision", daemon=self._client)
 
     def signal(self, number: signal.Signals) -> None:
         self.sandbox.kill(self.name, number)

@@ -137,10 +137,11 @@ class Pool:
             until_routed(self.sandbox, f"nlp/{name}")
 
     def delete(self) -> None:
-        for name in self.names:
-            command = ("slicewise", "service", "delete", f"nlp/{name}", "--now")
+        own = {f"nlp/{name}" for name in self.names}
+        for service in sorted(own & services(self.sandbox).keys()):
+            command = ("slicewise", "service", "delete", service, "--now")
             self.sandbox.run("bob", command, check=False)
-        until(lambda: not {f"nlp/{name}" for name in self.names} & services(self.sandbox).keys())
+        until(lambda: not own & services(self.sandbox).keys())
 
     def running(self) -> int:
         command = ("squeue", "--me", "-h", "-t", "R,CG", "-o", "%i")
