@@ -212,7 +212,7 @@ async def _route(gateway: Harness, replicas: Sequence[ReplicaProcess]) -> None:
 
 @pytest.mark.promise("A request that dies with its replica is answered, also on a kept connection.")
 async def test_requests_are_answered_when_their_replicas_are_killed(gateway: Harness):
-    kills, requests = examples(10, 50), examples(1000, 10_000)
+    kills, requests = examples(4, 50), examples(400, 10_000)
     told = Told()
     async with AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(replica_process(WORK_S)) for _ in range(2)]

@@ -1,6 +1,5 @@
-"""64 clients on one tenant tree, they and PostgreSQL killed: nothing lost, nothing twice."""
+"""Many clients on one tenant tree, they and PostgreSQL killed: nothing lost, nothing twice."""
 
-import os
 import random
 import time
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+from effort import examples
 
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
@@ -26,10 +26,10 @@ from slicewise.slurm_plugin.rules.accounting.types import (
 
 pytestmark = pytest.mark.integration
 
-CLIENTS = 64
+CLIENTS = examples(24, nightly=64)
 TEAMS = 8
-RUNS_EACH = 120 if os.environ.get("SLICEWISE_NIGHTLY") else 40
-KILLED_CLIENTS = 40
+RUNS_EACH = examples(24, nightly=120)
+KILLED_CLIENTS = examples(18, nightly=40)
 KILLED_SERVERS = 3
 COST = Millislices(1000)
 LIMIT_S, USED_S, LONGER_S = 600, 37, 900

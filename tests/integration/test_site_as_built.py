@@ -30,7 +30,7 @@ from slicewise.slurm_plugin.rules.common.qos_names import GATE_QOS
 
 pytestmark = pytest.mark.integration
 
-UNDER_LOAD_S, LOOKS_APART_S = (3600, 20) if is_nightly() else (15, 0)
+UNDER_LOAD_S, LOOKS_APART_S = (3600, 20) if is_nightly() else (5, 0)
 FAIRSHARE_WEIGHT = 2000
 CONF = rf"""
 PriorityWeightAge=500

@@ -13,7 +13,7 @@ from fault_world.world import FoundFaultError, live
 pytestmark = pytest.mark.usefixtures("clock")
 
 _ONE = os.environ.get("SLICEWISE_FAULT_SEED")
-_AT_ONCE, _OF_A_CHANGE = 10, 50
+_AT_ONCE, _OF_A_CHANGE = 10, 20
 """The worlds after so many are slow: `make integration` lives them."""
 SEEDS = (int(_ONE),) if _ONE else range(examples(200, nightly=10_000))
 
