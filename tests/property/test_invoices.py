@@ -10,7 +10,7 @@ from typing import Any
 
 from builders.tariffs import BERLIN, book_of, local_s, tariff
 from effort import examples
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slicewise.cluster.language.currencies import minor_digits
@@ -36,7 +36,7 @@ from slicewise.slurm_plugin.rules.accounting.invoice import (
     payables,
     per_million_tokens,
 )
-from slicewise.slurm_plugin.rules.accounting.tariff import PriceBook, price_spans
+from slicewise.slurm_plugin.rules.accounting.tariff import PriceBook, money, price_spans
 from slicewise.slurm_plugin.rules.accounting.types import Run, RunKey, StatementRow
 
 BEGIN_S, END_S = local_s("2026-10-23 00:00"), local_s("2026-10-28 00:00")
@@ -251,6 +251,14 @@ def test_services_of_a_pool_cost_their_tenant_nothing_more(
         sums[line.of.day] += line.millionths or 0
     assert not any(sums.values())
     assert len(lines) == len(pooled)
+
+
+@given(st.integers(-(10**20), 10**20), st.fractions(0, 10**9, max_denominator=10**12))
+@example(9, Fraction(1, 5))
+@example(-9, Fraction(1, 5))
+@example(27, Fraction(1, 5))
+def test_money_is_rounded_once_half_to_even(amount: int, price: Fraction) -> None:
+    assert money("slice-seconds", amount, price) == round(price * amount * 10**6 / 3_600_000)
 
 
 def test_what_rounds_to_nothing_is_no_less_than_nothing() -> None:

@@ -17,7 +17,7 @@ from slicewise.slurm_plugin.rules.accounting.tariff import (
     list_price,
     money,
     slice_hour_price,
-    usage_price,
+    usage_prices,
 )
 from slicewise.slurm_plugin.rules.accounting.types import StatementRow
 
@@ -138,6 +138,15 @@ class RequestDay:
     prompt_tokens: int
     cached_prompt_tokens: int
     output_tokens: int
+
+    def by_meter(self) -> Mapping[ChargeMeter, int]:
+        """Amounts as they are priced: tokens of the cache are not those of the prompt."""
+        return {
+            "prompt-tokens": self.prompt_tokens - self.cached_prompt_tokens,
+            "cached-prompt-tokens": self.cached_prompt_tokens,
+            "output-tokens": self.output_tokens,
+            "requests": self.requests,
+        }
 
 
 @dataclass(frozen=True)
@@ -305,25 +314,18 @@ def request_lines(
         line
         for day in days
         if day.day in of_day
-        for line in lines_of_requests(day, of_day[day.day], book)
+        for line in _lines_of_requests(day, of_day[day.day], book)
     )
 
 
-def lines_of_requests(
+def _lines_of_requests(
     day: RequestDay, spans: Sequence[PriceSpan], book: PriceBook
 ) -> Iterator[ChargeLine]:
-    """The same of one day, whose spans these are."""
     owner, _, service = day.service.partition("/")
-    amounts: Mapping[ChargeMeter, int] = {
-        "prompt-tokens": day.prompt_tokens - day.cached_prompt_tokens,
-        "cached-prompt-tokens": day.cached_prompt_tokens,
-        "output-tokens": day.output_tokens,
-        "requests": day.requests,
-    }
-    for meter, amount in amounts.items():
+    prices = usage_prices(book, spans[0], day.tenant)
+    for meter, amount in day.by_meter().items():
         if amount:
-            price = usage_price(book, spans[0], day.tenant, meter)
-            is_token = meter != REQUESTS.name
+            price, is_token = prices[meter], meter != REQUESTS.name
             charged = Charged(
                 start_s=spans[0].start_s,
                 end_s=spans[-1].end_s,
@@ -353,7 +355,7 @@ def energy_lines(
     for day in days:
         meter: ChargeMeter = "shared-millijoules" if day.is_shared else "millijoules"
         own = of_day.get(day.day)
-        price = usage_price(book, own[0], day.tenant, meter) if own else None
+        price = usage_prices(book, own[0], day.tenant)[meter] if own else None
         if own and price:
             charged = Charged(
                 start_s=own[0].start_s,

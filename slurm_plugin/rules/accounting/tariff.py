@@ -4,10 +4,9 @@ All money is in millionths of the currency, prices are exact decimals.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
-from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
@@ -186,11 +185,6 @@ class Tariff(_Part):
     list_prices: Mapping[ServiceName, Price] = Field({}, max_length=_MOST_NAMES)
     budgets: Mapping[TenantName, MoneyBudget] = Field({}, max_length=_MOST_NAMES)
 
-    @cached_property
-    def class_by_tenant(self) -> Mapping[str, str]:
-        """The class of each tenant that is named in one."""
-        return {tenant: name for name, each in self.classes.items() for tenant in each.tenants}
-
     @field_validator("budgets", mode="before")
     @classmethod
     def _has_each_tenant_once(cls, budgets: object) -> object:
@@ -259,6 +253,7 @@ class PriceSpan:
         window: the name of the window that holds; "" if none does.
         factor: by which prices of slice-hours are multiplied.
         begins_day: whether the day begins with it.
+        class_by_tenant: the class of each tenant that the tariff names in one.
     """
 
     start_s: int
@@ -268,6 +263,7 @@ class PriceSpan:
     window: str = ""
     factor: Decimal = Decimal(1)
     begins_day: bool = True
+    class_by_tenant: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 def window_of(window: TariffWindow) -> Window:
@@ -295,6 +291,7 @@ def price_spans(
     """The time from ``from_s`` up to ``until_s``, cut where a day begins or a price changes."""
     spans: list[PriceSpan] = []
     hours = {record.tariff_id: _hours(record.tariff) for record in records}
+    classes = {record.tariff_id: _class_by_tenant(record.tariff) for record in records}
     for start_s, end_s in pairwise(sorted(_cuts(records, hours, from_s, until_s, zone))):
         record = in_force(records, start_s)
         tariff = record.tariff if record else None
@@ -303,6 +300,7 @@ def price_spans(
             *(start_s, end_s, date_text(start_s, zone), tariff),
             *((held.name, held.factor) if held else ("", Decimal(1))),
             begins_day=start_s == period_start_s(Period.DAY, start_s, zone),
+            class_by_tenant=classes[record.tariff_id] if record else {},
         )
         last = spans[-1] if spans else None
         if last and (last.day, last.window) == (span.day, span.window) and last.tariff is tariff:
@@ -318,6 +316,10 @@ _Hours = Sequence[tuple[TariffWindow, Window]]
 
 def _hours(tariff: Tariff) -> _Hours:
     return [(window, window_of(window)) for window in tariff.windows]
+
+
+def _class_by_tenant(tariff: Tariff) -> Mapping[str, str]:
+    return {tenant: name for name, each in tariff.classes.items() for tenant in each.tenants}
 
 
 def _cuts(
@@ -351,15 +353,15 @@ def _window_at(hours: _Hours, at_s: int, zone: str) -> TariffWindow | None:
     return next((named for named, window in hours if holds(window, moment)), None)
 
 
-def class_of(book: PriceBook, tariff: Tariff, tenant: str, at_s: int) -> str:
+def _class_of(book: PriceBook, span: PriceSpan, tenant: str) -> str:
     """The tenant's class: its own, or that of the nearest tenant above it; "" for none."""
-    classes = tariff.class_by_tenant
+    classes = span.class_by_tenant
     seen: set[str] = set()
     while tenant and tenant not in seen:
         if tenant in classes:
             return classes[tenant]
         seen.add(tenant)
-        tenant = _parent(book, tenant, at_s)
+        tenant = _parent(book, tenant, span.start_s)
     return ""
 
 
@@ -386,14 +388,14 @@ def slice_hour_price(
     """What a slice-hour costs a tenant on these GPU types; None without a tariff."""
     if span.tariff is None:
         return None
-    layers = _layers(book, span.tariff, tenant, span.start_s)
+    layers = _layers(book, span, span.tariff, tenant)
     prices = [_of_type(layers, gres_type) for gres_type in (*types,) or ("",)]
     return max(prices) * span.factor
 
 
-def _layers(book: PriceBook, tariff: Tariff, tenant: str, at_s: int) -> tuple[Prices, ...]:
+def _layers(book: PriceBook, span: PriceSpan, tariff: Tariff, tenant: str) -> tuple[Prices, ...]:
     """The tenant's prices, those that go first before the others."""
-    name = class_of(book, tariff, tenant, at_s)
+    name = _class_of(book, span, tenant)
     return (tariff.classes[name].prices, tariff.prices) if name else (tariff.prices,)
 
 
@@ -437,18 +439,19 @@ UNITS: Mapping[str, int] = {
 """How many of the ledger's units a price is for, by meter."""
 
 
-def usage_price(book: PriceBook, span: PriceSpan, tenant: str, meter: str) -> Decimal | None:
-    """What a million tokens, a thousand requests or a kilowatt-hour cost a tenant; None without a
-    tariff.
+def usage_prices(book: PriceBook, span: PriceSpan, tenant: str) -> Mapping[str, Decimal | None]:
+    """What a million tokens, a thousand requests or a kilowatt-hour cost a tenant, by meter; None
+    without a tariff.
     """
     if span.tariff is None:
-        return None
-    for prices in _layers(book, span.tariff, tenant, span.start_s):
-        for key in METER_PRICES[meter]:
-            price: Decimal | None = getattr(prices, key)
-            if price is not None:
-                return price
-    return Decimal(0)
+        return dict.fromkeys(METER_PRICES)
+    layers = _layers(book, span, span.tariff, tenant)
+    return {meter: _of_keys(layers, keys) for meter, keys in METER_PRICES.items()}
+
+
+def _of_keys(layers: Iterable[Prices], keys: Iterable[str]) -> Decimal:
+    prices = (getattr(layer, key) for layer in layers for key in keys)
+    return next((price for price in prices if price is not None), Decimal(0))
 
 
 def prices_energy(spans: Iterable[PriceSpan]) -> bool:
@@ -467,9 +470,11 @@ def list_price(tariff: Tariff | None, service: str) -> Decimal | None:
     return prices.get(service, prices.get(ANY_SERVICE))
 
 
-def money(meter: str, amount: int, price: Decimal | Fraction) -> int:
+def money(meter: str, amount: int, price: Decimal | Fraction | int) -> int:
     """Millionths of the currency that an amount in the meter's own units costs: half to even."""
-    return round(Fraction(price) * amount * MILLIONTHS / UNITS[meter])
+    numerator, denominator = price.as_integer_ratio()
+    whole, rest = divmod(numerator * amount * MILLIONTHS, denominator := denominator * UNITS[meter])
+    return whole + (2 * rest > denominator or (2 * rest == denominator and whole % 2 == 1))
 
 
 def document(tariff: Tariff) -> Mapping[str, Any]:

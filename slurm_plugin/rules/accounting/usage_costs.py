@@ -2,14 +2,15 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 from itertools import groupby
 
 from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.periods import day_start_s, next_day_s
 from slicewise.slurm_plugin.rules.accounting.charge_lines import (
     RequestDay,
-    lines_of_requests,
     mean_price,
 )
 from slicewise.slurm_plugin.rules.accounting.tariff import (
@@ -17,6 +18,7 @@ from slicewise.slurm_plugin.rules.accounting.tariff import (
     PriceSpan,
     money,
     price_spans,
+    usage_prices,
 )
 
 Place = tuple[str, str, str]
@@ -44,45 +46,43 @@ def usage_costs(
     if not parts:
         return ()
     spans_of = spans_of_days({part.use.day for part in parts}, book)
-    prices: dict[Place, Fraction | None] = {}
+    has_tariff = {day: all(span.tariff for span in spans) for day, spans in spans_of.items()}
 
-    def price(place: Place) -> Fraction | None:
-        if place not in prices:
-            day, _, service = place
-            owner = service.partition("/")[0]
-            prices[place] = _mixed(book, spans_of[day], owner, mixes.get(place, {}))
-        return prices[place]
+    @cache
+    def prices(day: str, tenant: str) -> Mapping[str, Decimal | None]:
+        return usage_prices(book, spans_of[day][0], tenant)
 
-    def cost(part: UsedPart) -> int | None:
-        use, spans = part.use, spans_of[part.use.day]
-        if any(span.tariff is None for span in spans):
-            return None
-        asked = sum(line.millionths or 0 for line in lines_of_requests(use, spans, book))
-        if not part.millislice_s:
-            return asked
-        slice_hour = price((use.day, use.tenant, use.service))
+    @cache
+    def mean(day: str, owner: str, types: Sequence[str]) -> Fraction:
+        return mean_price(book, spans_of[day], owner, types) or Fraction(0)
+
+    @cache
+    def slice_hour(place: Place) -> Fraction | None:
+        day, _, service = place
+        owner, mix = service.partition("/")[0], mixes.get(place, {})
+        whole = sum(mix.values())
         return (
-            None
-            if slice_hour is None
-            else asked + money(SLICES.name, part.millislice_s, slice_hour)
+            sum(mean(day, owner, types) * amount for types, amount in mix.items()) / Fraction(whole)
+            if whole
+            else None
         )
 
-    return tuple(map(cost, parts))
-
-
-def _mixed(
-    book: PriceBook,
-    spans: Sequence[PriceSpan],
-    owner: str,
-    mix: Mapping[tuple[str, ...], int],
-) -> Fraction | None:
-    total, whole = Fraction(0), sum(mix.values())
-    for types, amount in mix.items():
-        price = mean_price(book, spans, owner, types)
-        if price is None:
+    def cost(part: UsedPart) -> int | None:
+        use = part.use
+        if not has_tariff[use.day]:
             return None
-        total += price * amount
-    return total / whole if whole else None
+        of_meter = prices(use.day, use.tenant)
+        asked = sum(
+            money(meter, amount, of_meter[meter] or 0)
+            for meter, amount in use.by_meter().items()
+            if amount
+        )
+        if not part.millislice_s:
+            return asked
+        price = slice_hour((use.day, use.tenant, use.service))
+        return None if price is None else asked + money(SLICES.name, part.millislice_s, price)
+
+    return tuple(map(cost, parts))
 
 
 def spans_of_days(days: Collection[str], book: PriceBook) -> Mapping[str, Sequence[PriceSpan]]:

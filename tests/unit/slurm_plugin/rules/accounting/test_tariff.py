@@ -17,7 +17,7 @@ from slicewise.slurm_plugin.rules.accounting.tariff import (
     list_price,
     price_spans,
     slice_hour_price,
-    usage_price,
+    usage_prices,
 )
 from slicewise.slurm_plugin.rules.accounting.tariff_file import (
     EXAMPLE,
@@ -124,9 +124,9 @@ prices = { slice_hour_by_type = { "3g.40gb" = 0.8 }, million_prompt_tokens = 1 }
     assert price("acme-lab", "3g.40gb") == Decimal("0.8")
     assert price("acme-lab", "1g.10gb") == Decimal("0.36")
     assert price("other", "1g.10gb", "3g.40gb") == Decimal("0.5")
-    assert usage_price(book, before, "acme-lab", "cached-prompt-tokens") == 1
-    assert usage_price(book, before, "acme-lab", "output-tokens") == 2
-    assert usage_price(book, before, "other", "requests") == 0
+    assert usage_prices(book, before, "acme-lab")["cached-prompt-tokens"] == 1
+    assert usage_prices(book, before, "acme-lab")["output-tokens"] == 2
+    assert usage_prices(book, before, "other")["requests"] == 0
     assert is_within(book, "child", "acme", moved_s - 1)
     assert not is_within(book, "child", "acme", moved_s)
 
@@ -272,8 +272,8 @@ prices = { slice_hour = 0.9, million_prompt_tokens = 0.3 }
     book = book_of((0, tariff(text)))
     (span,) = price_spans(book.records, OCTOBER, OCTOBER + 3600, BERLIN)
     assert slice_hour_price(book, span, "acme", ("3g.40gb",)) == Decimal("0.9")
-    assert usage_price(book, span, "acme", "cached-prompt-tokens") == Decimal("0.3")
-    assert usage_price(book, span, "vision", "cached-prompt-tokens") == Decimal("0.02")
+    assert usage_prices(book, span, "acme")["cached-prompt-tokens"] == Decimal("0.3")
+    assert usage_prices(book, span, "vision")["cached-prompt-tokens"] == Decimal("0.02")
 
 
 def test_what_changes_is_told_key_by_key() -> None:
