@@ -188,7 +188,7 @@ share_entries = ledger_table(
     *numbers("run_id", "hour_s"),
     Column("number", Integer),
     Column("day", Date),
-    *texts("tenant", "payer", "part"),
+    *texts("tenant", "payer", "part", "service", "replica_of"),
     *numbers("amount"),
     *times("recorded_at"),
 )

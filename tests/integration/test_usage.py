@@ -630,8 +630,8 @@ def test_a_month_is_read_from_sums_by_the_day_however_many_hours_and_runs_it_has
 
 
 def _noting(of: Callable[..., Any], noted: list[Any]) -> Callable[..., Any]:
-    def note(*words: Any) -> Any:
-        noted.append(of(*words))
+    def note(*words: Any, **named: Any) -> Any:
+        noted.append(of(*words, **named))
         return noted[-1]
 
     return note
