@@ -152,6 +152,19 @@ CLUSTER = Board(
                 width=12,
             ),
         ),
+        "Money": (
+            Panel(
+                "Since the month began, by tenant, in the tariff's currency",
+                "none",
+                (
+                    (
+                        "{{tenant}}",
+                        "max by (tenant) (slicewise_tenant_month_cost_millionths{C}) / 1e6",
+                    ),
+                ),
+                width=24,
+            ),
+        ),
         "Waiting": (
             Panel("Pending jobs", "none", (("{{cluster}}", "slicewise_pending_jobs{C}"),)),
             Panel(

@@ -235,6 +235,38 @@ class AttentionItem(Message):
     command: str
 
 
+class TenantThisMonth(Message):
+    """What a tenant's own use came to since the month began.
+
+    Attributes:
+        tenant: "" for what is nobody's: what boards take idle, and jobs that the ledger lacks.
+        millionths: of the currency, whoever pays; None without a tariff.
+        energy_mj: what boards took for it, in millijoules.
+        measured_mj: the part of it that meters saw; the rest is by the table of boards' watts.
+    """
+
+    tenant: str
+    millionths: int | None = None
+    energy_mj: int = 0
+    measured_mj: int = 0
+
+
+class MonthNow(Message):
+    """The running month, as the ledger had it within the last ten minutes.
+
+    Attributes:
+        month: as 2026-11, in the ledger's time zone.
+        currency: "" without a tariff.
+        seen_s: up to when running jobs are counted, in Unix seconds.
+        tenants: by name.
+    """
+
+    month: str
+    currency: str
+    seen_s: int
+    tenants: tuple[TenantThisMonth, ...]
+
+
 class OverviewAnswer(Answer):
     """The cluster as its reader may see it.
 
@@ -248,6 +280,8 @@ class OverviewAnswer(Answer):
         waiting: of the jobs that the reader may see those that go first.
         loans: of tenants that the reader may read, those first that come back.
         attention: the worst first.
+        month: money and joules of tenants that the reader may read; None if there are none, or the
+            ledger was not read yet.
     """
 
     cluster: str
@@ -264,6 +298,7 @@ class OverviewAnswer(Answer):
     waiting: tuple[WaitingNow, ...]
     loans: tuple[LoanNow, ...] = ()
     attention: tuple[AttentionItem, ...]
+    month: MonthNow | None = None
 
 
 class OverviewRequest(Request, Asks[OverviewAnswer], get="overview"):

@@ -109,7 +109,9 @@ def energy_use(
     """
     tenants = principal.tenants if request.tenant is None else frozenset({request.tenant})
     zone = settings.ledger.time_zone
-    wanted = WantedEnergy(*_whole_days(request, zone), zone, tenants, MOST_ROWS)
+    wanted = WantedEnergy(
+        *_whole_days(request.since_s, request.until_s, zone), zone, tenants, MOST_ROWS
+    )
     rows = ledger.energy.rows(wanted)
     unmeasured = ledger.energy.unmeasured(wanted, int(wall_s()))
     if MOST_ROWS in (len(rows), len(unmeasured)):
@@ -135,11 +137,26 @@ def energy_use(
     )
 
 
-def _whole_days(request: EnergyRequest, zone: str) -> tuple[int, int]:
+def energy_by_tenant(
+    ledger: Ledger, settings: Settings, since_s: int, until_s: int
+) -> Mapping[str, EnergySums]:
+    """The joules of days from that of ``since_s`` on; of nothing where they are too many to read.
+    What is nobody's is that of "".
+    """
+    zone = settings.ledger.time_zone
+    wanted = WantedEnergy(*_whole_days(since_s, until_s, zone), zone, None, MOST_ROWS)
+    rows, unmeasured = ledger.energy.rows(wanted), ledger.energy.unmeasured(wanted, until_s)
+    if MOST_ROWS in (len(rows), len(unmeasured)):
+        return {}
+    sums = energy_sums("tenant", rows, unmeasured, priced_types(settings), {})
+    return {tenant: summed for (tenant,), summed in sums.items()}
+
+
+def _whole_days(since_s: int, until_s: int, zone: str) -> tuple[int, int]:
     """The first day from its beginning, and the last to its end."""
     first, last = (
         datetime.fromtimestamp(at_s, ZoneInfo(zone)).replace(hour=0, minute=0, second=0)
-        for at_s in (request.since_s, max(request.since_s, request.until_s - 1))
+        for at_s in (since_s, max(since_s, until_s - 1))
     )
     return int(first.timestamp()), int((last + timedelta(days=1)).timestamp())
 

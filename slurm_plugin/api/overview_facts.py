@@ -56,6 +56,7 @@ def facts_now(
         recalls=state.quotas.recalls,
         boards_mw=state.node_power.boards_mw(),
         money_budgets=state.money_budgets,
+        month=state.month,
         surveyed=surveyed,
         indices=indices,
     )

@@ -111,7 +111,7 @@ class _Daemon:
         kept_days = settings.ledger.journal_days
         self._observations = ObservationLoop(ledger, self._cluster_state.clock, kept_days)
         self._retention = RetentionLoop(ledger, self._cluster_state, kept_days)
-        self._money = MoneyLoop(ledger, self._cluster_state, settings.ledger.time_zone)
+        self._money = MoneyLoop(settings, ledger, self._cluster_state)
         self._history = HistoryLoop(settings, ledger, self._cluster_state)
         self._deciding = DecidingLoops(
             *(settings, slurm, ledger, self._cluster_state, self._leader),

@@ -259,6 +259,14 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         _TENANT,
     ),
     MetricSpec(
+        "slicewise_tenant_month_cost_millionths",
+        "gauge",
+        "millionths",
+        "What a tenant's own use costs since the month began, each ten minutes, in millionths of "
+        "the tariff's currency. What is told after the month is in its invoice alone.",
+        _TENANT,
+    ),
+    MetricSpec(
         "slicewise_tenant_money_budget_amount_millionths",
         "gauge",
         "millionths",

@@ -221,6 +221,7 @@ class _State(Collector):
             yield _by_tenant(f"{what}_amount_{unit}", amounts)
             yield _by_tenant(f"{what}_left_{unit}", left_of)
             yield _by_tenant(f"{what}_period_seconds", periods)
+        yield from self._of_month()
         money = self._cluster_state.money_budgets if self._leader.leads() else ()
         for name in ("amount_millionths", "left_millionths"):
             values = {status.tenant: getattr(status, name) for status in money}
@@ -229,6 +230,15 @@ class _State(Collector):
         yield _by_tenant("money_budget_warn_ratio", warn_at)
         ends_s = {status.tenant: status.ends_s for status in money}
         yield _by_tenant("money_budget_period_end_timestamp_seconds", ends_s)
+
+    def _of_month(self) -> Iterator[Metric]:
+        month = self._cluster_state.month if self._leader.leads() else None
+        cost = {
+            each.tenant: each.millionths
+            for each in (month.tenants if month else ())
+            if each.millionths is not None
+        }
+        yield _by_tenant("month_cost_millionths", cost)
 
 
 def _by_tenant(what: str, values: Mapping[str, float]) -> Metric:

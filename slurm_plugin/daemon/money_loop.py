@@ -1,32 +1,53 @@
-"""Looks every ten minutes at what is left of budgets in money, for metrics."""
+"""Looks every ten minutes at the running month: money, joules, and what is left of budgets."""
 
 import asyncio
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from slicewise.cluster.language.errors import OutsideError
+from slicewise.cluster.language.periods import Period, date_text, period_start_s
+from slicewise.cluster.rpc.overview_messages import MonthNow
+from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.api.charge_reads import all_charges
+from slicewise.slurm_plugin.api.energy import energy_by_tenant
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.tariffs import WantedCharges
-from slicewise.slurm_plugin.rules.accounting.charge_lines import merged
+from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine, merged
+from slicewise.slurm_plugin.rules.accounting.energy import EnergySums
 from slicewise.slurm_plugin.rules.accounting.money_budgets import (
     MoneyBudgetStatus,
     first_period_s,
     money_budget_statuses,
 )
 from slicewise.slurm_plugin.rules.accounting.tariff import in_force, price_spans
+from slicewise.slurm_plugin.rules.overview.month import tenant_months
 from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _EVERY_S = 600.0
 """All charges of the running periods are read: not each turn."""
 
 
-class MoneyLoop:
-    """Reads all charges of the running periods, in a thread, where a tariff has budgets."""
+@dataclass(frozen=True)
+class _Money:
+    """``lines`` are those of the month."""
 
-    def __init__(self, ledger: Ledger, cluster_state: ClusterState, zone: str) -> None:
+    month: str
+    month_s: int
+    seen_s: int
+    currency: str
+    lines: tuple[ChargeLine, ...]
+    budgets: tuple[MoneyBudgetStatus, ...]
+
+
+class MoneyLoop:
+    """Reads charges of the running month and of budgets' periods, where there is a tariff, and the
+    month's joules, in a thread.
+    """
+
+    def __init__(self, settings: Settings, ledger: Ledger, cluster_state: ClusterState) -> None:
+        self._settings = settings
         self._ledger = ledger
         self._cluster_state = cluster_state
-        self._zone = zone
         self._due_s = 0.0
 
     async def turn(self) -> None:
@@ -35,19 +56,44 @@ class MoneyLoop:
             return
         self._due_s = time.monotonic() + _EVERY_S
         now_s = int(self._cluster_state.clock.shown_s)
+        month: MonthNow | None = None
+        budgets: tuple[MoneyBudgetStatus, ...] = ()
         try:
-            self._cluster_state.money_budgets = await asyncio.to_thread(self._statuses, now_s)
-        except OutsideError:
-            self._cluster_state.money_budgets = ()
-            raise
+            money = await asyncio.to_thread(self._money, now_s)
+            # Joules take their time: what is left of budgets doesn't hang on them.
+            month, budgets = _month(money, {}), money.budgets
+            energy = await asyncio.to_thread(
+                energy_by_tenant, self._ledger, self._settings, money.month_s, now_s
+            )
+            month = _month(money, energy)
+        finally:
+            self._cluster_state.month = month
+            self._cluster_state.money_budgets = budgets
 
-    def _statuses(self, now_s: int) -> tuple[MoneyBudgetStatus, ...]:
-        book = self._ledger.tariffs.book(self._zone)
+    def _money(self, now_s: int) -> _Money:
+        book = self._ledger.tariffs.book(self._settings.ledger.time_zone)
+        month_s = period_start_s(Period.MONTH, now_s, book.zone)
         record = in_force(book.records, now_s)
         budgets = record.tariff.budgets if record else {}
-        begin_s = first_period_s(budgets.values(), now_s, book.zone)
-        if not budgets or begin_s >= now_s:
-            return ()
-        spans = price_spans(book.records, begin_s, now_s, book.zone)
-        lines = merged(all_charges(self._ledger, WantedCharges(), spans, book, now_s))
-        return money_budget_statuses(budgets, lines, book, now_s)
+        begin_s = min(month_s, first_period_s(budgets.values(), now_s, book.zone))
+        lines: tuple[ChargeLine, ...] = ()
+        if book.records and begin_s < now_s:
+            spans = price_spans(book.records, begin_s, now_s, book.zone)
+            lines = merged(all_charges(self._ledger, WantedCharges(), spans, book, now_s))
+        return _Money(
+            date_text(month_s, book.zone)[: len("2026-11")],
+            month_s,
+            now_s,
+            record.tariff.currency if record else "",
+            tuple(line for line in lines if line.of.start_s >= month_s),
+            money_budget_statuses(budgets, lines, book, now_s) if begin_s < now_s else (),
+        )
+
+
+def _month(money: _Money, energy: Mapping[str, EnergySums]) -> MonthNow | None:
+    tenants = tenant_months(money.lines, energy)
+    if not tenants:
+        return None
+    return MonthNow(
+        month=money.month, currency=money.currency, seen_s=money.seen_s, tenants=tenants
+    )

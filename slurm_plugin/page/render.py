@@ -56,7 +56,8 @@ from slicewise.slurm_plugin.rules.quota.amounts import limit_text
 _VIEWS: Sequence[Callable[..., Any]] = (
     *(cluster_map.board_map, cluster_map.layout_map, cluster_map.nodes_shown),
     *(cluster_map.share_bar, cluster_map.state_bar),
-    *(invoice.amount_words, invoice.charged_words, invoice.has_others, invoice.price_words),
+    *(invoice.amount_words, invoice.charged_words, invoice.has_others),
+    *(invoice.most_spent, invoice.price_words),
     *(invoice_sums, payables, free_days, per_million_tokens, list_per_million_tokens),
     *(money_places, money_text, priced_lines),
     *(history.budget_chart, history.cluster_chart, history.service_charts, history.tenant_chart),

@@ -21,6 +21,7 @@ from slicewise.cluster.language.slurm.asked import ASKED, counted_waits
 from slicewise.cluster.language.slurm.interface import Slurm
 from slicewise.cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, ViewAnswer
 from slicewise.cluster.rpc.order_messages import NO_ORDER, ServiceOrder
+from slicewise.cluster.rpc.overview_messages import MonthNow
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.common.job_submit import script_since_s
@@ -129,6 +130,9 @@ class ClusterState:
         is_uninstalled: whether Slicewise was uninstalled from Slurm; then nothing is changed there,
             as in mode observe.
     """
+
+    month: MonthNow | None = None
+    """Money and joules, as of the last ten minutes."""
 
     def __init__(
         self,

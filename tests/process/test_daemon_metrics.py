@@ -27,6 +27,7 @@ from slicewise.cluster.rpc.energy_messages import (
     ToldPart,
     ToldPower,
 )
+from slicewise.cluster.rpc.overview_messages import MonthNow, TenantThisMonth
 from slicewise.cluster.slurm.unread_log import UnreadLog
 from slicewise.slurm_plugin.admission_server.pipe import Decided, Decisions
 from slicewise.slurm_plugin.admission_server.worker_process import AdmissionProcess
@@ -70,6 +71,15 @@ async def busy(monkeypatch: pytest.MonkeyPatch) -> Metrics:
     cluster_state.requeues.count = 4
     cluster_state.quotas.left_millislice_s = {"vision": -500, "nlp": 7}
     cluster_state.quotas.left_tokens = {"vision": 1_500, "nlp": 7}
+    cluster_state.month = MonthNow(
+        month="2026-11",
+        currency="EUR",
+        seen_s=0,
+        tenants=(
+            TenantThisMonth(tenant="", energy_mj=7),
+            TenantThisMonth(tenant="vision", millionths=42),
+        ),
+    )
     cluster_state.money_budgets = (MoneyBudgetStatus("vision", 9_000_000, -5, 0.8, 1_700_000_000),)
     await cluster_state.turn()
     for energy_mj in (0, 5000):
@@ -158,6 +168,7 @@ SHOWN = {
     ("slicewise_tenant_token_budget_left_tokens", "vision"): 1_500,
     ("slicewise_tenant_token_budget_period_seconds", "vision"): 86_400,
     ("slicewise_tenant_token_budget_left_tokens", "nlp"): None,
+    ("slicewise_tenant_month_cost_millionths", "vision"): 42,
     ("slicewise_tenant_money_budget_amount_millionths", "vision"): 9_000_000,
     ("slicewise_tenant_money_budget_left_millionths", "vision"): -5,
     ("slicewise_tenant_money_budget_warn_ratio", "vision"): 0.8,

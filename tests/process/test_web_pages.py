@@ -566,6 +566,14 @@ async def test_without_a_tariff_or_use_an_invoice_says_so(site: Site):
     assert 'id="money"' not in (await site.get("/tenants/vision"))[1]
 
 
+async def test_the_cluster_s_page_has_the_month_by_tenant_who_costs_most_first(site: Site):
+    _, text = await site.get("/cluster")
+    month = text[text.index('id="month"') : text.index('id="gpus"')]
+    shown = re.findall(r'<th scope="row">(?:<a [^>]*>)?(\w+)', month)
+    assert shown == ["speech", "nlp", "vision", "nobody"]
+    assert all(words in month for words in (">4.106481<", ">10.000<", ">93%<", "2026-11"))
+
+
 async def test_an_invoice_that_is_cut_has_no_csv_and_says_so(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ):

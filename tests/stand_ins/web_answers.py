@@ -42,12 +42,14 @@ from slicewise.cluster.rpc.overview_messages import (
     AttentionItem,
     GpuNow,
     InstanceNow,
+    MonthNow,
     OtherTenants,
     OverviewAnswer,
     QueueAnswer,
     QueuedNow,
     ServiceNow,
     SlicesByState,
+    TenantThisMonth,
 )
 from slicewise.cluster.rpc.read_messages import (
     GenerationsAnswer,
@@ -144,6 +146,7 @@ class Answers:
             services=tuple(map(self.service, range(self.count))),
             gpus=tuple(self.gpu(number) for number in range(2 * self.count)),
             waiting=(),
+            month=self.month() if self.count else None,
             attention=(
                 AttentionItem(
                     severity=Severity.WARNING,
@@ -153,6 +156,22 @@ class Answers:
                     command="scontrol show node node-0001",
                 ),
             ),
+        )
+
+    def month(self) -> MonthNow:
+        """Money and joules of each tenant, and nobody's."""
+        nobody = TenantThisMonth(tenant="", energy_mj=36_000_000_000, measured_mj=36_000_000_000)
+        tenants = (
+            TenantThisMonth(
+                tenant=self.name(number),
+                millionths=1_368_827 * (number + 1),
+                energy_mj=4_321_000_000 * (number + 1),
+                measured_mj=4_000_000_000,
+            )
+            for number in range(self.count)
+        )
+        return MonthNow(
+            month="2026-11", currency="EUR", seen_s=NOW_S - 300, tenants=(nobody, *tenants)
         )
 
     def service(self, number: int) -> ServiceNow:

@@ -4,6 +4,7 @@ from slicewise.cluster.rpc.overview_messages import OverviewAnswer
 from slicewise.slurm_plugin.rules.overview.attention import attention
 from slicewise.slurm_plugin.rules.overview.gpus import gpus_now
 from slicewise.slurm_plugin.rules.overview.loans import loans_now
+from slicewise.slurm_plugin.rules.overview.month import month_now
 from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, Reader
 from slicewise.slurm_plugin.rules.overview.services import seen_services, service_now
 from slicewise.slurm_plugin.rules.overview.slices import (
@@ -35,4 +36,5 @@ def overview(facts: OverviewFacts, reader: Reader) -> OverviewAnswer:
         waiting=tuple(waiting_now(facts, reader)),
         loans=loans_now(facts, reader),
         attention=attention(facts, reader, services, tenants),
+        month=month_now(facts, reader),
     )

@@ -11,6 +11,7 @@ from slicewise.cluster.language.gpus.mig_profiles import Board, WholeBoard
 from slicewise.cluster.language.jobs import ALLOTTED, JobTag, JobView, NodeView, is_resting
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.messages import ServiceReport, ServiceView
+from slicewise.cluster.rpc.overview_messages import MonthNow
 from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
 from slicewise.slurm_plugin.rules.common.costs import job_cost
 from slicewise.slurm_plugin.rules.quota.jobs import by_priority, is_managed
@@ -93,7 +94,7 @@ class OverviewFacts:
         overcommitment: how quotas exceed the cluster; None if they do not.
         loans, recalls: as the ledger had them at the last round.
         boards_mw: what each board with a meter draws, in milliwatts, by node.
-        money_budgets: of tariffs, as of the last ten minutes.
+        money_budgets, month: by tariffs and meters, as of the last ten minutes.
         barred: jobs that lack quota and are lent none, by job id.
     """
 
@@ -130,6 +131,7 @@ class OverviewFacts:
     recalls: tuple[Recall, ...] = ()
     boards_mw: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
     money_budgets: tuple[MoneyBudgetStatus, ...] = ()
+    month: MonthNow | None = None
 
     @cached_property
     def waiting(self) -> tuple[JobView, ...]:

@@ -1,8 +1,9 @@
 """Lines of an invoice in words."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from slicewise.cluster.language.meters import SLICES
+from slicewise.cluster.rpc.overview_messages import TenantThisMonth
 from slicewise.slurm_plugin.rules.accounting.charge_lines import (
     Charged,
     ChargeKind,
@@ -27,6 +28,14 @@ _UNITS: Mapping[ChargeMeter, tuple[str, str]] = {
 def has_others(lines: Iterable[ChargeLine]) -> bool:
     """Whether somebody pays for another tenant."""
     return any(line.of.payer != line.of.tenant for line in lines)
+
+
+def most_spent(tenants: Iterable[TenantThisMonth]) -> Sequence[TenantThisMonth]:
+    """Those that cost most first, then those that took most; what is nobody's comes last."""
+    return sorted(
+        tenants,
+        key=lambda each: (not each.tenant, -(each.millionths or 0), -each.energy_mj, each.tenant),
+    )
 
 
 def charged_words(of: Charged) -> str:

@@ -1,4 +1,4 @@
-"""Tests that budgets in money are looked at each ten minutes, and not while PostgreSQL is away."""
+"""Tests that a month's money and joules are read each ten minutes, and go with the ledger."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,11 +7,15 @@ import pytest
 from builders.ledger_parts import KeptTariffs
 from builders.tariffs import record, tariff
 from stand_ins.memory_ledger import MemoryStore
+from stand_ins.scripted import settings
 
 from slicewise.cluster.language.errors import OutsideError
 from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.rpc.overview_messages import MonthNow, TenantThisMonth
 from slicewise.slurm_plugin.daemon import money_loop
 from slicewise.slurm_plugin.daemon.money_loop import MoneyLoop
+from slicewise.slurm_plugin.ledger.energy import WantedEnergy
+from slicewise.slurm_plugin.rules.accounting.energy import EnergyRow
 from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
 from slicewise.slurm_plugin.rules.accounting.types import (
     Charge,
@@ -23,6 +27,28 @@ from slicewise.slurm_plugin.rules.accounting.types import (
 
 NOW_S = 1_700_000_000
 BUDGET = "[budgets.vision]\namount = 5"
+
+
+class Boards:
+    """Joules of a tenant, and of nobody."""
+
+    def rows(self, _: WantedEnergy) -> tuple[EnergyRow, ...]:
+        common = {"day": "2023-11-14", "node": "n1", "person": "", "service": ""}
+        common |= {"measure": "counter", "is_unknown": False}
+        return (
+            EnergyRow(**common, tenant="", split="idle", energy_mj=70),
+            EnergyRow(**common, tenant="vision", split="alone", energy_mj=500),
+        )
+
+    def unmeasured(self, _wanted: WantedEnergy, _now_s: int) -> tuple[()]:
+        return ()
+
+
+class SlowBoards(Boards):
+    """Those of too many runs."""
+
+    def rows(self, _: WantedEnergy) -> tuple[EnergyRow, ...]:
+        raise OutsideError("SW-DATABASE-DOWN", "late")
 
 
 async def test_it_looks_each_ten_minutes_and_forgets_what_it_can_no_longer_see(
@@ -37,12 +63,20 @@ async def test_it_looks_each_ten_minutes_and_forgets_what_it_can_no_longer_see(
     kinds = TransferKind.RESERVE, TransferKind.POST
     steps = tuple(Transfer(kind, 3_600_000, NOW_S - 3600) for kind in kinds)
     ledger.charges.post([Charge(run, 0, steps)])
-    state: Any = SimpleNamespace(clock=SimpleNamespace(shown_s=float(NOW_S)), money_budgets=())
-    loop = MoneyLoop(ledger, state, "UTC")
+    ledger.energy = Boards()
+    state: Any = SimpleNamespace(
+        clock=SimpleNamespace(shown_s=float(NOW_S)), money_budgets=(), month=None
+    )
+    loop = MoneyLoop(settings(), ledger, state)
     await loop.turn()
     (status,) = state.money_budgets
     assert status == MoneyBudgetStatus("vision", 5_000_000, 4_640_000, 0.8, status.ends_s)
     assert status.ends_s > NOW_S
+    nobody = TenantThisMonth(tenant="", energy_mj=70, measured_mj=70)
+    vision = TenantThisMonth(tenant="vision", millionths=360_000, energy_mj=500, measured_mj=500)
+    assert state.month == MonthNow(
+        month="2023-11", currency="EUR", seen_s=NOW_S, tenants=(nobody, vision)
+    )
 
     def refuse(_zone: str) -> None:
         raise OutsideError("SW-DATABASE-FAILED", "no")
@@ -54,5 +88,17 @@ async def test_it_looks_each_ten_minutes_and_forgets_what_it_can_no_longer_see(
     monotonic_s[0] += 1
     with pytest.raises(OutsideError):
         await loop.turn()
-    assert state.money_budgets == ()
+    assert (state.month, state.money_budgets) == (None, ())
     await loop.turn()
+
+
+@pytest.mark.usefixtures("clock")
+async def test_joules_that_take_too_long_keep_no_budget_back() -> None:
+    ledger: Any = MemoryStore()
+    ledger.tariffs = KeptTariffs(record(1, 0, tariff(BUDGET)))
+    ledger.energy = SlowBoards()
+    state: Any = SimpleNamespace(clock=SimpleNamespace(shown_s=float(NOW_S)))
+    with pytest.raises(OutsideError):
+        await MoneyLoop(settings(), ledger, state).turn()
+    assert [status.tenant for status in state.money_budgets] == ["vision"]
+    assert state.month is None

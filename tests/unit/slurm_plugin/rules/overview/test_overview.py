@@ -24,9 +24,11 @@ from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import MillisliceSeconds
 from slicewise.cluster.rpc.overview_messages import (
     AttentionItem,
+    MonthNow,
     OverviewAnswer,
     PowerNow,
     ServiceNow,
+    TenantThisMonth,
 )
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
@@ -482,6 +484,23 @@ def test_a_budget_in_money_is_told_of_from_the_part_on_of_which_the_tariff_warns
     assert "99 %" in told(1, ALICE)[0][1]
     assert "120 %" in told(-2_100_000, ALICE)[0][1]
     assert told(0, replace(ALICE, tenants=frozenset({"nlp", "lab"}))) == []
+
+
+def test_of_the_month_a_reader_sees_the_own_tenants_and_operators_what_is_nobody_s():
+    month = MonthNow(
+        month="2026-11",
+        currency="EUR",
+        seen_s=0,
+        tenants=tuple(TenantThisMonth(tenant=name, millionths=1) for name in ("", "nlp", "vision")),
+    )
+
+    def shown(reader: Principal) -> list[str]:
+        found = overview(facts(month=month), reader).month
+        return [each.tenant for each in found.tenants] if found else []
+
+    assert shown(ROOT) == ["", "nlp", "vision"]
+    assert shown(replace(ALICE, tenants=frozenset({"vision", ""}))) == ["vision"]
+    assert shown(replace(ALICE, tenants=frozenset())) == []
 
 
 def test_quotas_beyond_the_cluster_are_told_with_the_nodes_that_have_gone():

@@ -1,0 +1,44 @@
+"""Sums up money and joules of the running month, by tenant."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from slicewise.cluster.rpc.overview_messages import MonthNow, TenantThisMonth
+from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine
+from slicewise.slurm_plugin.rules.accounting.energy import EnergySums
+from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, Reader
+
+
+def tenant_months(
+    lines: Iterable[ChargeLine], energy: Mapping[str, EnergySums]
+) -> tuple[TenantThisMonth, ...]:
+    """One for each tenant that used anything, by name. ``lines`` are ``merged``; ``energy`` is by
+    tenant, that of "" is nobody's.
+    """
+    cost: Counter[str] = Counter()
+    for line in lines:
+        if line.of.price is not None:
+            cost[line.of.tenant] += line.millionths or 0
+    return tuple(
+        _tenant_month(name, cost.get(name), energy.get(name, EnergySums()))
+        for name in sorted({*cost, *energy})
+    )
+
+
+def _tenant_month(name: str, millionths: int | None, sums: EnergySums) -> TenantThisMonth:
+    nobodys_mj = 0 if name else sums.idle_mj + sums.unknown_mj
+    return TenantThisMonth(
+        tenant=name,
+        millionths=millionths,
+        energy_mj=sums.runs_mj + nobodys_mj,
+        measured_mj=sums.counter_mj + sums.power_mj + nobodys_mj,
+    )
+
+
+def month_now(facts: OverviewFacts, reader: Reader) -> MonthNow | None:
+    """The month as a reader may see it; what is nobody's is for operators."""
+    month = facts.month
+    if month is None or reader.tenants is None:
+        return month
+    own = tuple(each for each in month.tenants if each.tenant and reader.may_read(each.tenant))
+    return month.model_copy(update={"tenants": own}) if own else None
