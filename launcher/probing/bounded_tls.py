@@ -85,6 +85,12 @@ class BoundedTls:
             await self._more(count)
         return self._taken(count)
 
+    async def part(self) -> bytes:
+        """Return what has come, or comes next; raises TooLongError, IncompleteReadError."""
+        if not self._read:
+            await self._more(None)
+        return self._taken(len(self._read))
+
     async def rest(self, most_bytes: int) -> bytes:
         """Return all bytes until the connection ends; raises TooLongError."""
         try:

@@ -18,6 +18,7 @@ from slicewise.cluster.language.service import DEFAULT_START_TIMEOUT_S
 from slicewise.cluster.runtime.log import bound, emit
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.launcher.gateway.identity import context
+from slicewise.launcher.probing import grpc_call
 from slicewise.launcher.probing.bounded_tls import (
     BoundedTls,
     NotLetInError,
@@ -44,7 +45,7 @@ from slicewise.launcher.rules.engines.load import EngineLoad
 from slicewise.launcher.rules.engines.statistics import Answered, Counts
 from slicewise.launcher.rules.pools.server_memory import MEMORY, server_memory
 from slicewise.launcher.rules.pools.types import ReplicaModels
-from slicewise.launcher.rules.probing import grpc_call, pool_loads
+from slicewise.launcher.rules.probing import pool_loads
 from slicewise.launcher.rules.probing.http_answer import HEAD_BYTES, Head, parse_head, parse_size
 from slicewise.launcher.rules.probing.start_marks import MOST_BYTES, PROTOCOL, marks_s, weights
 
@@ -531,14 +532,7 @@ async def _called(gateway: Path, replica: Replica, call: Call) -> str:
     tls_context = context(gateway, replica.certificate, grpc_call.PROTOCOL)
     opened = connected(replica.address, replica.grpc_port, tls_context, _MOST_WORDS_BYTES)
     async with opened as tls:
-        await tls.write(grpc_call.opening(call.path, call.message))
-        status = None
-        while status is None:
-            frame = grpc_call.frame(await tls.exactly(grpc_call.HEAD_BYTES))
-            payload = await tls.exactly(frame.length)
-            status = grpc_call.status(frame, payload)
-            if reply := grpc_call.reply(frame, payload):
-                await tls.write(reply)
+        status = await grpc_call.called(tls, call.path, call.message)
     return "" if status.code == 0 else _plain(status.message) or f"status {status.code}"
 
 
