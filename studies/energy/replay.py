@@ -149,12 +149,14 @@ class Served:
     Attributes:
         attainment: share of requests with a place in time; ``sure``: half of its interval of 95 %,
             by drawing blocks of five minutes again.
+        mean_of_services: mean of the services' shares, however few requests one has.
         answered: share of the counted requests that had a place at the end.
         batch_s: seconds that batch jobs ran.
     """
 
     requests: int
     attainment: float
+    mean_of_services: float
     sure: float
     wait_p95_s: float
     wait_p99_s: float
@@ -216,18 +218,22 @@ class _Batch:
 
 
 def _served(worlds: Sequence[PlacedWorld], batch_s: float) -> Served:
-    arrivals, waits, slice_s, placed = [], [], 0.0, 0
+    arrivals, waits, shares, slice_s, placed = [], [], [], 0.0, 0
     for world in worlds:
         placed += world.requests.arrived - len(world.requests.queue)
         outcome = world.outcome()
         arrivals.append(world.workload.arrivals_s[outcome.counted])
-        waits.append(outcome.waits_s[outcome.counted])
+        counted = outcome.waits_s[outcome.counted]
+        waits.append(counted)
+        models = world.workload.models[outcome.counted]
+        shares += [np.mean(counted[models == one] <= SLO_S) for one in np.unique(models)]
         slice_s += outcome.slice_s
     arrivals_s, waits_s = np.concatenate(arrivals), np.concatenate(waits)
     came = sum(world.requests.arrived for world in worlds)
     return Served(
         requests=waits_s.size,
         attainment=float((waits_s <= SLO_S).mean()),
+        mean_of_services=float(np.mean(shares)),
         sure=_sure(arrivals_s, waits_s <= SLO_S),
         wait_p95_s=float(np.quantile(waits_s, 0.95)),
         wait_p99_s=float(np.quantile(waits_s, 0.99)),

@@ -27,12 +27,15 @@ _DRAWN = {
 def show(loads: Mapping[str, Any], console: Console) -> None:
     """Print each replay's joules, and ours beside the best of the others."""
     for name, load in loads.items():
-        table = Table(name, "target", "in time", "p99 s", f"J a request, {_H100}", "boots")
+        table = Table(
+            name, "target", "in time", "services", "p99 s", f"J a request, {_H100}", "boots"
+        )
         for row in load["rows"]:
             table.add_row(
                 row["name"],
                 f"{row['target']:g}",
                 f"{row['attainment']:.1%} ± {row['sure']:.1%}",
+                f"{row['mean_of_services']:.0%}",
                 f"{row['wait_p99_s']:.0f}",
                 f"{row[_H100] / row['requests']:,.0f}",
                 str(row["tally"]["boots"]),
@@ -86,7 +89,7 @@ def draw(loads: Mapping[str, Any], path: Path) -> None:
                     color=[_colour(name) for name in shown],
                 )
                 axis.bar_label(bars, [_ratio(ratio) for ratio in ratios], padding=2)
-                axis.axvline(1.0, color="#666666", linewidth=1, linestyle=":")
+                axis.axvline(1.0, color="#666666", linewidth=1, linestyle=":", zorder=0)
                 axis.set_xlim(0, 1.7)
                 axis.set_title(f"{board}: joules, static = 1", loc="left", fontsize=9)
 

@@ -188,6 +188,19 @@ def test_batch_jobs_run_for_their_time_whoever_serves() -> None:
     assert where.tally.awake_s == 300
 
 
+@pytest.mark.parametrize("is_pooled", [True, False])
+def test_the_mean_of_services_does_not_weigh_them_by_their_requests(*, is_pooled: bool) -> None:
+    often, seldom = load_of(np.arange(20.0, 290.0, 10.0), first=1), load_of([101.0])
+    loads = [often, seldom]
+    if is_pooled:
+        both = load_of([*often.arrivals_s, 101.0], first=1, models=2)
+        loads = [replace(both, models=(both.arrivals_s == 101.0).astype(int))]
+    # Nothing is started, and the pool's replica does not load what it lacks.
+    served = replay.replay(loads, [lambda *_: None] * len(loads), [Site(1, "first")])
+    assert served.attainment == pytest.approx(27 / 28)
+    assert served.mean_of_services == pytest.approx(0.5)
+
+
 def test_the_launcher_s_decision_serves_and_sleeps() -> None:
     load = load_of([*np.arange(20.0, 60.0)], service_s=1.0)
     where = Site(1, "weights")
@@ -203,7 +216,7 @@ def test_a_pool_serves_two_models_on_one_slice_and_loads_the_second_at_full_load
     pool = replay.replay([load_of(times, first=1, models=2)], [fixed], [shared])
     alone = [load_of(part, first=1) for part in (times[::2], times[1::2])]
     two = replay.replay(alone, [fixed, fixed], [apart])
-    assert pool.attainment == two.attainment == 1.0
+    assert pool.attainment == two.attainment == 1.0 == pool.mean_of_services
     assert pool.slice_hours == pytest.approx(two.slice_hours / 2)
     # Each request is half of a replica's work, a load is all of it.
     worked_s = SLICES * np.array([shared.tally.straight_s, apart.tally.straight_s])
@@ -224,7 +237,7 @@ def test_the_fewest_replicas_attain_the_share_and_one_less_does_not(models: int)
 
 
 def served_of(attainment: float) -> Served:
-    return Served(1000, attainment, 0.01, 1.0, 2.0, 1.0, 5.0, 0.0)
+    return Served(1000, attainment, attainment, 0.01, 1.0, 2.0, 1.0, 5.0, 0.0)
 
 
 def test_ours_stand_beside_the_cheapest_that_attains_as_much() -> None:
