@@ -279,9 +279,22 @@ class Reads:
         return HeadroomAnswer(headroom=explain(tenant, situation(inputs)))
 
     def _tokens(self, request: TokenUsageRequest, principal: Principal) -> TokenUsageAnswer:
-        return token_usage(request, principal, self._ledger, self._settings.ledger.time_zone)
+        zone = self._settings.ledger.time_zone
+        answer = token_usage(request, principal, self._ledger, zone)
+        # Who asked a service may be of any tenant: so a name is checked where nothing was found.
+        if request.tenant is not None and not answer.lines and request.after is None:
+            require_own(request.tenant, principal)
+            self._require_known(request.tenant, principal)
+        return answer
+
+    def _require_known(self, tenant: str, principal: Principal) -> None:
+        """Raise InvalidInputError (SW-TENANT-UNKNOWN) for who has no quota and never had a run."""
+        policy, charged = self._ledger.tenants.policy(), self._ledger.charges.charged_tenants()
+        require_known(tenant, policy.keys() | charged, principal)
 
     def _energy(self, request: EnergyRequest, principal: Principal) -> EnergyAnswer:
+        if request.tenant is not None:
+            self._require_known(request.tenant, principal)
         watts = self._cluster_state.node_power.watts()
         return energy_use(request, principal, self._ledger, self._settings, watts)
 
@@ -324,9 +337,7 @@ class Reads:
 
     def _charges(self, request: ChargesRequest, principal: Principal) -> ChargesAnswer:
         if request.tenant is not None and request.after is None:
-            policy = self._ledger.tenants.policy()
-            charged = self._ledger.charges.charged_tenants()
-            require_known(request.tenant, policy.keys() | charged, principal)
+            self._require_known(request.tenant, principal)
         answer = charges(request, principal, self._ledger, self._settings.ledger.time_zone)
         if request.after is not None:
             return answer

@@ -10,6 +10,7 @@ from slicewise.cluster.rpc.overview_messages import MonthNow
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.api.charge_reads import all_charges
 from slicewise.slurm_plugin.api.energy import energy_by_tenant
+from slicewise.slurm_plugin.common.log import warn
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.tariffs import WantedCharges
 from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine, merged
@@ -49,6 +50,7 @@ class MoneyLoop:
         self._ledger = ledger
         self._cluster_state = cluster_state
         self._due_s = 0.0
+        self._has_warned = False
 
     async def turn(self) -> None:
         """Look, if it is time to. Raises what the ledger raises, and looks again in ten minutes."""
@@ -72,6 +74,9 @@ class MoneyLoop:
 
     def _money(self, now_s: int) -> _Money:
         book = self._ledger.tariffs.book(self._settings.ledger.time_zone)
+        if book.zone != self._settings.ledger.time_zone and not self._has_warned:
+            warn("tariff_zone_differs", tariffs=book.zone, ledger=self._settings.ledger.time_zone)
+            self._has_warned = True
         month_s = period_start_s(Period.MONTH, now_s, book.zone)
         record = in_force(book.records, now_s)
         budgets = record.tariff.budgets if record else {}

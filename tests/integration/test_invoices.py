@@ -395,6 +395,45 @@ def seen_by(ledger: Ledger, tenant: str) -> tuple[ChargeLine, ...]:
     return merged(all_charges(ledger, wanted, spans, book, END_S))
 
 
+def test_midnight_and_the_month_s_end_are_the_local_clock_s(
+    ledger: Ledger, ledger_database: str
+) -> None:
+    """Runs are cut where a day ends, requests are of the day in which they ended."""
+    enter(ledger_database, (BEGIN_S, tariff(TOKENS)))
+    for day in ("2026-10-24", "2026-10-25", "2026-10-31"):
+        # Three hours, of which one is of that day.
+        settled(ledger, a_run(int(day[-2:]), local_s(f"{day} 23:00")), 3 * HOUR_S)
+    replica = a_run(1000, local_s("2026-10-31 20:00"))
+    settled(ledger, replica, 8 * HOUR_S)
+    ends_s = (END_S - 1, END_S, END_S + 1)
+    tell(
+        ledger_database,
+        [
+            a_request(number, replica, "vision", end_s, output_tokens=10**6 * (number + 1))
+            for number, end_s in enumerate(ends_s)
+        ],
+    )
+    november_s = local_s("2026-12-01 00:00")
+    october, november = billed(ledger), billed(ledger, END_S, november_s)
+
+    def by_day(lines: tuple[ChargeLine, ...]) -> dict[str, tuple[int, int]]:
+        return {
+            each.key: (each.millislice_s // (1000 * HOUR_S), each.output_tokens // 10**6)
+            for each in invoice_sums(lines, "day")
+        }
+
+    assert by_day(october) == {
+        "2026-10-24": (1, 0),
+        "2026-10-25": (3, 0),
+        "2026-10-26": (2, 0),
+        "2026-10-31": (1 + 4, 1),
+    }
+    assert by_day(november) == {"2026-11-01": (2 + 4, 2 + 3)}
+    both = billed(ledger, BEGIN_S, november_s)
+    assert cost(both) == cost(october) + cost(november)
+    assert [each.key for each in invoice_sums(both, "month")] == ["2026-10", "2026-11"]
+
+
 def test_tariffs_are_kept_and_none_prices_anew_what_was_used(
     ledger: Ledger, ledger_database: str
 ) -> None:

@@ -1,5 +1,6 @@
 """``slicewise tariff``: what use costs, from which day on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -33,7 +34,13 @@ from slicewise.slurm_plugin.rules.accounting.tariff import (
     in_force,
     price_spans,
 )
-from slicewise.slurm_plugin.rules.accounting.tariff_file import EXAMPLE, flat
+from slicewise.slurm_plugin.rules.accounting.tariff_file import (
+    EXAMPLE,
+    EnteredTariff,
+    TariffChange,
+    changes,
+    flat,
+)
 from slicewise.slurm_plugin.rules.quota.calendar import DAYS
 
 tariff_app = typer.Typer(
@@ -127,15 +134,7 @@ def _text(file: Path) -> str:
 
 
 def _print(answer: TariffAnswer, zone: str) -> None:
-    table = FittingTable(
-        (
-            column("key", (change.key for change in answer.changes)),
-            column("before", (change.before or "" for change in answer.changes), folds=True),
-            column("after", (change.after or "" for change in answer.changes), folds=True),
-        )
-    )
-    console().print(Text(f"From {clock_text(answer.valid_from_s, zone)} on:"))
-    console().print(table.or_say("It changes nothing."))
+    _print_changes(answer.valid_from_s, answer.changes, zone)
     if answer.unknown:
         names = ", ".join(answer.unknown)
         console().print(Text(f"The cluster has no such tenant, or GPU type: {names}"))
@@ -143,11 +142,23 @@ def _print(answer: TariffAnswer, zone: str) -> None:
         console().print(Text("It takes the place of another tariff from that moment."))
 
 
+def _print_changes(valid_from_s: int, changed: Sequence[TariffChange], zone: str) -> None:
+    table = FittingTable(
+        (
+            column("key", (change.key for change in changed)),
+            column("before", (change.before or "" for change in changed), folds=True),
+            column("after", (change.after or "" for change in changed), folds=True),
+        )
+    )
+    console().print(Text(f"From {clock_text(valid_from_s, zone)} on:"))
+    console().print(table.or_say("It changes nothing."))
+
+
 @tariff_app.command("show", epilog="Examples: slicewise tariff show | slicewise tariff show --json")
 def show_tariff(as_json: Json = False) -> None:
-    """Show the tariff that holds now, key by key, and from when on another one will.
+    """Show the tariff that holds now, key by key, and what those to come change.
 
-    Below are the hours of the next seven days in which slice-hours cost another multiple.
+    Between are the hours of the next seven days in which slice-hours cost another multiple.
     """
     settings = load_settings()
     answer = DaemonClient(settings.daemon).call(TariffsRequest())
@@ -170,8 +181,9 @@ def show_tariff(as_json: Json = False) -> None:
         if any(span.window for span in spans):
             console().print(_spans_table(spans, zone))
     for each in shown.coming:
-        begin = clock_text(each.valid_from_s, zone)
-        console().print(Text(f"From {begin} on another one holds: slicewise tariff history"))
+        before = [record for record in answer.tariffs if record.valid_from_s < each.valid_from_s]
+        changed = changes(EnteredTariff(each.valid_from_s, each.tariff), before)
+        _print_changes(each.valid_from_s, changed, zone)
 
 
 def _keys_table(tariff: Tariff) -> FittingTable:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from slicewise.cluster.rpc.read_messages import PriorityAnswer, PriorityRequest
 from slicewise.slurm_plugin.api import reads as reads_module
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.common.energy_requests import EnergyRequest
 from slicewise.slurm_plugin.common.explain_requests import HeadroomRequest
 from slicewise.slurm_plugin.common.ledger_requests import (
     BalanceRequest,
@@ -29,6 +31,7 @@ from slicewise.slurm_plugin.common.ledger_requests import (
     StatementRequest,
 )
 from slicewise.slurm_plugin.common.tariff_requests import ChargeCursor, ChargesRequest
+from slicewise.slurm_plugin.common.usage_requests import TokenUsageRequest
 from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
 from slicewise.slurm_plugin.rules.common.history import HistorySteps
 from slicewise.slurm_plugin.rules.quota.types import Budget
@@ -284,3 +287,23 @@ async def test_budgets_in_money_are_told_of_own_tenants_and_those_above(reads: R
     assert await told(own, ALICE) == ["vision"]
     after = ChargeCursor(part="requests", now_s=1)
     assert await told(own.model_copy(update={"after": after}), ROOT) == []
+
+
+async def test_of_a_tenant_that_there_is_not_no_use_is_told_of(
+    reads: Reads, monkeypatch: pytest.MonkeyPatch
+):
+    nothing = SimpleNamespace(
+        lines=lambda *_, **__: (),
+        unattributed=lambda *_: (),
+        rows=lambda _: (),
+        unmeasured=lambda *_: (),
+    )
+    for part in ("usage_reads", "energy"):
+        monkeypatch.setattr(ScriptedLedger, part, nothing, raising=False)
+    span = {"since_s": 0, "until_s": 86_400}
+    for kind in (TokenUsageRequest, EnergyRequest):
+        for who, name in ((ROOT, "nosuch"), (ALICE, "nosuch"), (ALICE, "nlp")):
+            error = await refusal(reads, kind.of(tenant=name, **span), who)
+            assert error.refusal.code == "SW-TENANT-UNKNOWN"
+        for who in (ROOT, ALICE):
+            assert (await ask(reads, kind.of(tenant="vision", **span), who))["lines"] == []

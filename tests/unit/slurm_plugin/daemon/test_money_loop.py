@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from builders.ledger_parts import KeptTariffs
-from builders.tariffs import record, tariff
+from builders.tariffs import BERLIN, book_of, record, tariff
 from stand_ins.memory_ledger import MemoryStore
 from stand_ins.scripted import settings
 
@@ -102,3 +102,21 @@ async def test_joules_that_take_too_long_keep_no_budget_back() -> None:
         await MoneyLoop(settings(), ledger, state).turn()
     assert [status.tenant for status in state.money_budgets] == ["vision"]
     assert state.month is None
+
+
+@pytest.mark.usefixtures("clock")
+async def test_a_time_zone_that_is_not_the_tariffs_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(money_loop, "_EVERY_S", -1.0)
+    ledger: Any = MemoryStore()
+    ledger.tariffs = SimpleNamespace(book=lambda _zone: book_of((0, tariff()), zone=BERLIN))
+    ledger.tariffs.passed_on = ledger.tariffs.pooled = ledger.tariffs.requests = lambda *_: ()
+    ledger.energy = Boards()
+    state: Any = SimpleNamespace(clock=SimpleNamespace(shown_s=float(NOW_S)))
+    loop = MoneyLoop(settings(), ledger, state)
+    for _ in range(2):
+        await loop.turn()
+    told = [one.getMessage() for one in caplog.records]
+    assert [line.split()[0] for line in told] == ["tariff_zone_differs"]
+    assert BERLIN in told[0]

@@ -97,7 +97,9 @@ def test_a_tariff_is_shown_asked_for_and_entered(ledger: ScriptedLedger, tmp_pat
     again = read("tariff", "apply", str(file), "--dry-run")
     assert (again["changes"], again["replaces"], again["tariff_id"]) == ([], True, None)
     assert "No tariff holds now" in said("tariff", "show")
-    assert "From 2027-01-01 00:00 on another one holds" in said("tariff", "show")
+    coming = said("tariff", "show")
+    assert "From 2027-01-01 00:00 on:" in coming
+    assert ["prices.slice_hour", "0.35"] in [line.split() for line in coming.splitlines()]
     assert "prices of 2027" in said("tariff", "history")
 
 
@@ -110,6 +112,23 @@ def test_what_holds_is_shown_with_the_hours_of_windows(ledger: ScriptedLedger) -
     found = read("tariff", "show")
     assert found["in_force"]["tariff"]["prices"]["slice_hour"] == "0.36"
     assert [each["tariff_id"] for each in found["coming"]] == [2]
+
+
+def test_each_tariff_to_come_is_shown_by_what_it_changes(ledger: ScriptedLedger) -> None:
+    day_s = 86_400
+    ledger.tariffs = KeptTariffs(  # type: ignore[misc]
+        record(1, 0, tariff()),
+        record(2, NOW_S + day_s, tariff(slice_hour="9")),
+        record(3, NOW_S + day_s, tariff(slice_hour="0.5")),
+        record(4, NOW_S + 2 * day_s, tariff(slice_hour="0.5")),
+        record(5, NOW_S + 3 * day_s, tariff(NIGHT, slice_hour="0.6")),
+    )
+    lines = [line.split() for line in said("tariff", "show").splitlines()]
+    assert ["prices.slice_hour", "0.36", "0.5"] in lines
+    assert ["prices.slice_hour", "0.5", "0.6"] in lines
+    assert ["windows.night.factor", "0.5"] in lines
+    assert lines.count(["It", "changes", "nothing."]) == 1
+    assert not any("9" in line for line in lines)
 
 
 def test_a_wrong_file_changes_nothing(ledger: ScriptedLedger, tmp_path: Path) -> None:
@@ -144,6 +163,22 @@ def test_an_invoice_adds_up_and_says_what_is_to_pay(ledger: ScriptedLedger) -> N
     assert "0.370371" in shown
     assert "other jobs" in shown
     (row,) = csv.DictReader(io.StringIO(said(*words, "--csv", "--tenant", "vision")))
-    assert row["millionths"] == "370371"
+    assert row == {
+        "month": "2026-11",
+        "currency": "EUR",
+        "payer": "lab",
+        "key": "",
+        "millislice_s": "14400000",
+        "requests": "0",
+        "prompt_tokens": "0",
+        "cached_prompt_tokens": "0",
+        "output_tokens": "0",
+        "millionths": "370371",
+        "priced_tokens": "0",
+        "list_millionths": "",
+        "listed_tokens": "0",
+        "energy_mj": "0",
+        "payer_payable": "0.37",
+    }
     assert "Nothing was used." in said("ledger", "invoice", "--month", "2026-10")
     assert CliRunner().invoke(app, ("ledger", "invoice", "--month", "2026-13")).exit_code == 2
