@@ -1,6 +1,6 @@
 """Gathers what was charged, with prices, page by page."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -53,16 +53,6 @@ def charges(
     lines, more = _page(_Read(ledger, wanted, spans, book), after)
     currency = book.records[-1].tariff.currency if book.records else ""
     return ChargesAnswer(currency=currency, now_s=after.now_s, lines=lines, more=more)
-
-
-def all_charges(
-    ledger: Ledger, wanted: WantedCharges, spans: Sequence[PriceSpan], book: PriceBook, now_s: int
-) -> Iterator[ChargeLine]:
-    """All of it."""
-    after: ChargeCursor | None = ChargeCursor(part="runs", now_s=now_s)
-    while after is not None:
-        lines, after = _page(_Read(ledger, wanted, spans, book), after)
-        yield from lines
 
 
 def slice_price(request: SlicePriceRequest, ledger: Ledger, zone: str) -> SlicePriceAnswer:

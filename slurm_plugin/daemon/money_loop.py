@@ -8,40 +8,40 @@ from dataclasses import dataclass
 from slicewise.cluster.language.periods import Period, date_text, period_start_s
 from slicewise.cluster.rpc.overview_messages import MonthNow
 from slicewise.cluster.settings.file import Settings
-from slicewise.slurm_plugin.api.charge_reads import all_charges
 from slicewise.slurm_plugin.api.energy import energy_by_tenant
 from slicewise.slurm_plugin.common.log import warn
 from slicewise.slurm_plugin.ledger.store import Ledger
-from slicewise.slurm_plugin.ledger.tariffs import WantedCharges
-from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine, merged
 from slicewise.slurm_plugin.rules.accounting.energy import EnergySums
 from slicewise.slurm_plugin.rules.accounting.money_budgets import (
     MoneyBudgetStatus,
-    first_period_s,
+    TenantCost,
     money_budget_statuses,
+    period_begins_s,
+    spans_alike,
+    tenant_costs,
 )
 from slicewise.slurm_plugin.rules.accounting.tariff import in_force, price_spans
 from slicewise.slurm_plugin.rules.overview.month import tenant_months
 from slicewise.slurm_plugin.state.cluster_state import ClusterState
 
 _EVERY_S = 600.0
-"""All charges of the running periods are read: not each turn."""
+"""All of the running periods is added up: not each turn."""
 
 
 @dataclass(frozen=True)
 class _Money:
-    """``lines`` are those of the month."""
+    """``costs`` are those of the month."""
 
     month: str
     month_s: int
     seen_s: int
     currency: str
-    lines: tuple[ChargeLine, ...]
+    costs: tuple[TenantCost, ...]
     budgets: tuple[MoneyBudgetStatus, ...]
 
 
 class MoneyLoop:
-    """Reads charges of the running month and of budgets' periods, where there is a tariff, and the
+    """Adds up what the running month and budgets' periods cost, where there is a tariff, and the
     month's joules, in a thread.
     """
 
@@ -80,23 +80,25 @@ class MoneyLoop:
         month_s = period_start_s(Period.MONTH, now_s, book.zone)
         record = in_force(book.records, now_s)
         budgets = record.tariff.budgets if record else {}
-        begin_s = min(month_s, first_period_s(budgets.values(), now_s, book.zone))
-        lines: tuple[ChargeLine, ...] = ()
-        if book.records and begin_s < now_s:
+        begins_s = {month_s, *period_begins_s(budgets.values(), now_s, book.zone)}
+        costs: tuple[TenantCost, ...] = ()
+        if book.records and (begin_s := min(begins_s)) < now_s:
             spans = price_spans(book.records, begin_s, now_s, book.zone)
-            lines = merged(all_charges(self._ledger, WantedCharges(), spans, book, now_s))
+            alike = spans_alike(spans, begins_s, book)
+            spent = self._ledger.tariffs.spent(spans, alike, book.zone, now_s)
+            costs = tenant_costs(spent, spans, book)
         return _Money(
             date_text(month_s, book.zone)[: len("2026-11")],
             month_s,
             now_s,
             record.tariff.currency if record else "",
-            tuple(line for line in lines if line.of.start_s >= month_s),
-            money_budget_statuses(budgets, lines, book, now_s) if begin_s < now_s else (),
+            tuple(cost for cost in costs if cost.start_s >= month_s),
+            money_budget_statuses(budgets, costs, book, now_s),
         )
 
 
 def _month(money: _Money, energy: Mapping[str, EnergySums]) -> MonthNow | None:
-    tenants = tenant_months(money.lines, energy)
+    tenants = tenant_months(money.costs, energy)
     if not tenants:
         return None
     return MonthNow(

@@ -54,13 +54,14 @@ WITH parts AS (
 _PARTS = {"SUMMED_PARTS": _SUMMED, "RUN_OF_JOB": _RUN, "SERVICE_OF_RUN": _SERVICE}
 
 
-def _filled(query: str) -> str:
+def filled(query: str) -> str:
+    """The query with what energy's queries have in common in the place of its names."""
     for word, part in _PARTS.items():
         query = query.replace(word, part)
     return query
 
 
-_ROWS = _filled("""
+_ROWS = filled("""
 SUMMED_PARTS
 SELECT p.day::text AS day, p.node, coalesce(r.tenant, '') AS tenant,
        coalesce(r.user_name, '') AS person, coalesce(s.service, '') AS service, p.measure,
@@ -75,7 +76,7 @@ SERVICE_OF_RUN
  LIMIT :most
 """)
 
-CHARGED_ENERGY = _filled("""
+CHARGED_ENERGY = filled("""
 SUMMED_PARTS
 SELECT p.day::text, coalesce(r.payer, r.tenant), r.tenant,
        coalesce(split_part(s.service, '/', 2), ''), r.user_name, p.split <> 'alone',
@@ -91,7 +92,7 @@ HAVING sum(p.energy_mj) > 0
  ORDER BY p.day, r.tenant FETCH FIRST (:most) ROWS WITH TIES
 """)
 
-_UNMEASURED = _filled("""
+_UNMEASURED = filled("""
 WITH runs AS (
     SELECT r.*, CASE WHEN o.run_id IS NOT NULL THEN :now_s
                      ELSE (SELECT (max(ARRAY[t.number, t.until_s]))[2]

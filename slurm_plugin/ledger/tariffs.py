@@ -1,6 +1,6 @@
 """Keeps tariffs, and reads what else is billed beside runs: shares by the hour, and requests."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import groupby
@@ -12,7 +12,7 @@ from sqlalchemy import TextClause, insert, select, text
 from slicewise.cluster.language.periods import Period, day_start_s, next_day_s, next_start_s
 from slicewise.cluster.language.persons import NOBODY
 from slicewise.cluster.runtime.database import reading, writing
-from slicewise.slurm_plugin.ledger import reads
+from slicewise.slurm_plugin.ledger import reads, spent_queries
 from slicewise.slurm_plugin.ledger.base import LedgerPart
 from slicewise.slurm_plugin.ledger.energy import CHARGED_ENERGY
 from slicewise.slurm_plugin.ledger.policy_rows import recorded_s
@@ -22,13 +22,16 @@ from slicewise.slurm_plugin.rules.accounting.charge_lines import (
     PassedOn,
     PooledDay,
     RequestDay,
+    energy_meter,
 )
+from slicewise.slurm_plugin.rules.accounting.money_budgets import Spent
 from slicewise.slurm_plugin.rules.accounting.tariff import (
     PriceBook,
     PriceSpan,
     Tariff,
     TariffRecord,
     document,
+    prices_energy,
 )
 from slicewise.slurm_plugin.rules.accounting.tariff_file import EnteredTariff, check_entry
 from slicewise.slurm_plugin.rules.accounting.usage_costs import Place, TypeMixes
@@ -224,6 +227,43 @@ class Tariffs(LedgerPart):
             )
             for day, tenant, person, *rest in self._of_days(_REQUESTS, wanted, days, after, most)
         )
+
+    def spent(
+        self, spans: Sequence[PriceSpan], alike: Sequence[PriceSpan], zone: str, now_s: int
+    ) -> Iterator[Spent]:
+        """What tenants used in these spans, added up over those that are ``alike``: of each span
+        the one that it is like. Running jobs count up to ``now_s``.
+        """
+        days = [
+            (span.day, like.start_s)
+            for span, like in zip(spans, alike, strict=True)
+            if span.begins_day
+        ]
+        from_s, until_s = spans[0].start_s, spans[-1].end_s
+        given = {
+            "cluster": self._cluster,
+            "zone": zone,
+            "now_s": now_s,
+            "from_s": from_s,
+            "since_s": from_s,
+            "until_s": until_s,
+            "bounds": [*(span.start_s for span in spans), until_s],
+            "alike": [span.start_s for span in alike],
+            "days": [day for day, _ in days],
+            "alike_days": [alike_s for _, alike_s in days],
+        }
+        with self._reading() as connection:
+            rows = connection.execute(text(spent_queries.SLICES), given)
+            for alike_s, tenant, owner, gres, amount in rows:
+                yield Spent(alike_s, tenant, owner, tuple(sorted(gres)), "slice-seconds", amount)
+            for alike_s, tenant, *rest in connection.execute(text(spent_queries.REQUESTS), given):
+                used = RequestDay("", tenant, "", "", "", *rest)
+                for meter, amount in used.by_meter().items():
+                    yield Spent(alike_s, tenant, tenant, (), meter, amount)
+            if prices_energy(spans):
+                rows = connection.execute(text(spent_queries.ENERGY), given)
+                for alike_s, tenant, is_shared, amount in rows:
+                    yield Spent(alike_s, tenant, tenant, (), energy_meter(is_shared), amount)
 
     def energy(
         self,

@@ -3,6 +3,7 @@
 from typing import Any
 
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
+from slicewise.slurm_plugin.rules.accounting.money_budgets import Spent
 from slicewise.slurm_plugin.rules.accounting.tariff import PriceBook, TariffRecord
 from slicewise.slurm_plugin.rules.accounting.tariff_file import EnteredTariff
 from slicewise.slurm_plugin.rules.quota.calendar import Moment
@@ -76,6 +77,7 @@ class KeptTariffs:
 
     def __init__(self, *found: TariffRecord) -> None:
         self.found = list(found)
+        self.spent_sums: tuple[Spent, ...] = ()
 
     def enter(self, entered: EnteredTariff, author: str, reason: str, _zone: str) -> TariffRecord:
         place = len(self.found) + 1
@@ -88,6 +90,9 @@ class KeptTariffs:
 
     def book(self, zone: str) -> PriceBook:
         return PriceBook(self.found, {}, zone)
+
+    def spent(self, *_: Any) -> tuple[Spent, ...]:
+        return self.spent_sums
 
     def passed_on(self, *_: Any) -> tuple[()]:
         return ()

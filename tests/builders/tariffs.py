@@ -1,12 +1,23 @@
 """Tariffs and what is priced by them."""
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from slicewise.cluster.language.toml_text import read_toml
-from slicewise.slurm_plugin.rules.accounting.tariff import PriceBook, Tariff, TariffRecord
+from slicewise.slurm_plugin.api import charge_reads
+from slicewise.slurm_plugin.common.tariff_requests import ChargeCursor
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.tariffs import WantedCharges
+from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine
+from slicewise.slurm_plugin.rules.accounting.tariff import (
+    PriceBook,
+    PriceSpan,
+    Tariff,
+    TariffRecord,
+)
 
 BERLIN = "Europe/Berlin"
 
@@ -24,6 +35,16 @@ def tariff(text: str = "", slice_hour: str = "0.36") -> Tariff:
 
 def record(tariff_id: int, valid_from_s: int, found: Tariff) -> TariffRecord:
     return TariffRecord(tariff_id, valid_from_s, found, "olga", "prices", 0)
+
+
+def all_charges(
+    ledger: Ledger, wanted: WantedCharges, spans: Sequence[PriceSpan], book: PriceBook, now_s: int
+) -> Iterator[ChargeLine]:
+    """What pages of charges have together."""
+    after: ChargeCursor | None = ChargeCursor(part="runs", now_s=now_s)
+    while after is not None:
+        lines, after = charge_reads._page(charge_reads._Read(ledger, wanted, spans, book), after)
+        yield from lines
 
 
 def book_of(*found: tuple[int, Tariff], zone: str = BERLIN) -> PriceBook:

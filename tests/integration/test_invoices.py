@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise, product
 from random import Random
@@ -9,13 +10,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from builders.tariffs import BERLIN, local_s, tariff
+from builders.tariffs import BERLIN, all_charges, local_s, tariff
 
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.api import charge_reads, usage_reads
 from slicewise.slurm_plugin.api.access import Principal
-from slicewise.slurm_plugin.api.charge_reads import all_charges
 from slicewise.slurm_plugin.api.usage_reads import token_usage
 from slicewise.slurm_plugin.common.usage_requests import TokenUsageRequest
 from slicewise.slurm_plugin.ledger.store import Ledger
@@ -23,7 +23,17 @@ from slicewise.slurm_plugin.ledger.tariffs import WantedCharges
 from slicewise.slurm_plugin.quota_cycle.share_hours import share_hours
 from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine, merged
 from slicewise.slurm_plugin.rules.accounting.invoice import invoice_sums, payables
-from slicewise.slurm_plugin.rules.accounting.tariff import Tariff, document, price_spans
+from slicewise.slurm_plugin.rules.accounting.money_budgets import (
+    money_budget_statuses,
+    spans_alike,
+    tenant_costs,
+)
+from slicewise.slurm_plugin.rules.accounting.tariff import (
+    MoneyBudget,
+    Tariff,
+    document,
+    price_spans,
+)
 from slicewise.slurm_plugin.rules.accounting.tariff_file import EnteredTariff
 from slicewise.slurm_plugin.rules.accounting.types import (
     Charge,
@@ -229,6 +239,7 @@ def test_joules_are_charged_that_were_measured_by_the_tariff_of_their_day(
     assert sums["science"].energy_mj == 6 * KWH
     owed = {each.payer: each.millionths for each in payables(lines, "EUR")}
     assert {payer: each.millionths for payer, each in sums.items()} == owed
+    budgets_are_the_same(ledger, lines, "vision", "optics")
 
 
 def test_pages_of_joules_follow_each_other(
@@ -284,6 +295,10 @@ def test_every_grouping_adds_up_in_a_month_with_two_tariffs_and_a_change_of_cloc
         seconds = random.randrange(3 * DAY_S)
         settled(ledger, run, seconds)
         used[run.tenant] += run.cost_millislices * seconds
+    # One that runs still.
+    running = a_run(201, END_S - DAY_S, "optics", payer="science")
+    ledger.charges.post([Charge(running, 0, (Transfer(TransferKind.RESERVE, 10**12, END_S),))])
+    used["optics"] += running.cost_millislices * DAY_S
     # A replica of a service that others ask, over both nights around the change of clocks.
     start_s = local_s("2026-10-24 18:00")
     replica = a_run(1000, start_s, gres={"3g.40gb": 1}, cost=3001)
@@ -353,6 +368,21 @@ def test_every_grouping_adds_up_in_a_month_with_two_tariffs_and_a_change_of_cloc
         patch.setattr(charge_reads, "_PAGE_ROWS", 3)
         assert billed(ledger) == lines
     usage_is_the_same(ledger, cost(tuple(tokens)))
+    budgets_are_the_same(ledger, lines, "vision", "optics", "chem")
+
+
+def budgets_are_the_same(ledger: Ledger, lines: tuple[ChargeLine, ...], *tenants: str) -> None:
+    # What is left in the month is what its lines leave, each rounded by itself.
+    budgets = dict.fromkeys(tenants, MoneyBudget(amount=Decimal(9)))
+    book = ledger.tariffs.book(BERLIN)
+    spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
+    alike = spans_alike(spans, {BEGIN_S}, book)
+    assert len({span.start_s for span in alike}) <= len(spans) / 5
+    costs = tenant_costs(ledger.tariffs.spent(spans, alike, BERLIN, END_S), spans, book)
+    for found in money_budget_statuses(budgets, costs, book, END_S - 1):
+        own = tuple(line for line in lines if line.of.tenant == found.tenant)
+        assert abs(found.used_millionths - cost(own)) <= len(own)
+        assert cost(own) > 10**6
 
 
 def usage_is_the_same(ledger: Ledger, tokens_cost: int) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from builders.tariffs import all_charges
 
 from slicewise.cluster.language.periods import Period, period_start_s
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.usage_messages import PoolUse, UsageRecord
-from slicewise.slurm_plugin.api.charge_reads import all_charges
 from slicewise.slurm_plugin.ledger.shares import WantedShares
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.tariffs import WantedCharges

@@ -10,12 +10,12 @@ from typing import Any
 import psycopg
 import pytest
 from builders.jobs import a_running_job
+from builders.tariffs import all_charges
 
 from slicewise.cluster.language.division import divided
 from slicewise.cluster.language.jobs import JobView
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices
-from slicewise.slurm_plugin.api.charge_reads import all_charges
 from slicewise.slurm_plugin.ledger.shares import Shares, WantedShares
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.tariffs import WantedCharges

@@ -344,6 +344,11 @@ def _lines_of_requests(
             yield ChargeLine(charged, amount, money(meter, amount, price or Decimal(0)))
 
 
+def energy_meter(is_shared: bool) -> ChargeMeter:
+    """The meter of joules of boards that several jobs held, or one."""
+    return "shared-millijoules" if is_shared else "millijoules"
+
+
 def energy_lines(
     days: Iterable[EnergyDay], spans: Sequence[PriceSpan], book: PriceBook
 ) -> tuple[ChargeLine, ...]:
@@ -353,7 +358,7 @@ def energy_lines(
     of_day = _by_day(spans)
     lines = []
     for day in days:
-        meter: ChargeMeter = "shared-millijoules" if day.is_shared else "millijoules"
+        meter = energy_meter(day.is_shared)
         own = of_day.get(day.day)
         price = usage_prices(book, own[0], day.tenant)[meter] if own else None
         if own and price:

@@ -355,31 +355,24 @@ def _window_at(hours: _Hours, at_s: int, zone: str) -> TariffWindow | None:
 
 def _class_of(book: PriceBook, span: PriceSpan, tenant: str) -> str:
     """The tenant's class: its own, or that of the nearest tenant above it; "" for none."""
-    classes = span.class_by_tenant
+    above = upward(book, tenant, span.start_s)
+    classes = (span.class_by_tenant[name] for name in above if name in span.class_by_tenant)
+    return next(classes, "")
+
+
+def upward(book: PriceBook, tenant: str, at_s: int) -> Iterator[str]:
+    """The tenant, and those that were above it at the moment."""
     seen: set[str] = set()
     while tenant and tenant not in seen:
-        if tenant in classes:
-            return classes[tenant]
+        yield tenant
         seen.add(tenant)
-        tenant = _parent(book, tenant, span.start_s)
-    return ""
+        tenant = _parent(book, tenant, at_s)
 
 
 def _parent(book: PriceBook, tenant: str, at_s: int) -> str:
     parents = book.parents.get(tenant, ())
     begun = [parent for from_s, parent in parents if from_s <= at_s]
     return begun[-1] if begun else parents[0][1] if parents else ""
-
-
-def is_within(book: PriceBook, tenant: str, top: str, at_s: int) -> bool:
-    """Whether a tenant is that one, or was below it at the moment."""
-    seen: set[str] = set()
-    while tenant and tenant not in seen:
-        if tenant == top:
-            return True
-        seen.add(tenant)
-        tenant = _parent(book, tenant, at_s)
-    return False
 
 
 def slice_hour_price(

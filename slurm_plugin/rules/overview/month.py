@@ -4,21 +4,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from slicewise.cluster.rpc.overview_messages import MonthNow, TenantThisMonth
-from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine
 from slicewise.slurm_plugin.rules.accounting.energy import EnergySums
+from slicewise.slurm_plugin.rules.accounting.money_budgets import TenantCost
 from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, Reader
 
 
 def tenant_months(
-    lines: Iterable[ChargeLine], energy: Mapping[str, EnergySums]
+    costs: Iterable[TenantCost], energy: Mapping[str, EnergySums]
 ) -> tuple[TenantThisMonth, ...]:
-    """One for each tenant that used anything, by name. ``lines`` are ``merged``; ``energy`` is by
-    tenant, that of "" is nobody's.
+    """One for each tenant that used anything, by name. ``energy`` is by tenant, that of "" is
+    nobody's.
     """
     cost: Counter[str] = Counter()
-    for line in lines:
-        if line.of.price is not None:
-            cost[line.of.tenant] += line.millionths or 0
+    for each in costs:
+        if each.millionths is not None:
+            cost[each.tenant] += each.millionths
     return tuple(
         _tenant_month(name, cost.get(name), energy.get(name, EnergySums()))
         for name in sorted({*cost, *energy})

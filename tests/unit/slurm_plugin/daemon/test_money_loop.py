@@ -6,24 +6,16 @@ from typing import Any
 import pytest
 from builders.ledger_parts import KeptTariffs
 from builders.tariffs import BERLIN, book_of, record, tariff
-from stand_ins.memory_ledger import MemoryStore
 from stand_ins.scripted import settings
 
 from slicewise.cluster.language.errors import OutsideError
-from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.language.periods import Period, period_start_s
 from slicewise.cluster.rpc.overview_messages import MonthNow, TenantThisMonth
 from slicewise.slurm_plugin.daemon import money_loop
 from slicewise.slurm_plugin.daemon.money_loop import MoneyLoop
 from slicewise.slurm_plugin.ledger.energy import WantedEnergy
 from slicewise.slurm_plugin.rules.accounting.energy import EnergyRow
-from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
-from slicewise.slurm_plugin.rules.accounting.types import (
-    Charge,
-    Run,
-    RunKey,
-    Transfer,
-    TransferKind,
-)
+from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus, Spent
 
 NOW_S = 1_700_000_000
 BUDGET = "[budgets.vision]\namount = 5"
@@ -56,13 +48,12 @@ async def test_it_looks_each_ten_minutes_and_forgets_what_it_can_no_longer_see(
 ) -> None:
     monotonic_s = [1000.0]
     monkeypatch.setattr(money_loop, "time", SimpleNamespace(monotonic=lambda: monotonic_s[0]))
-    ledger: Any = MemoryStore()
-    ledger.tariffs = KeptTariffs(record(1, 0, tariff(BUDGET)))
-    key = RunKey("c", 1, NOW_S - 7200)
-    run = Run(key, "vision", "alice", "1", {"1g.10gb": 1}, Millislices(1000), "vision")
-    kinds = TransferKind.RESERVE, TransferKind.POST
-    steps = tuple(Transfer(kind, 3_600_000, NOW_S - 3600) for kind in kinds)
-    ledger.charges.post([Charge(run, 0, steps)])
+    tariffs = KeptTariffs(record(1, 0, tariff(BUDGET)))
+    begin_s = period_start_s(Period.MONTH, NOW_S, settings().ledger.time_zone)
+    tariffs.spent_sums = (
+        Spent(begin_s, "vision", "vision", ("1g.10gb",), "slice-seconds", 3_600_000),
+    )
+    ledger: Any = SimpleNamespace(tariffs=tariffs)
     ledger.energy = Boards()
     state: Any = SimpleNamespace(
         clock=SimpleNamespace(shown_s=float(NOW_S)), money_budgets=(), month=None
@@ -94,9 +85,8 @@ async def test_it_looks_each_ten_minutes_and_forgets_what_it_can_no_longer_see(
 
 @pytest.mark.usefixtures("clock")
 async def test_joules_that_take_too_long_keep_no_budget_back() -> None:
-    ledger: Any = MemoryStore()
-    ledger.tariffs = KeptTariffs(record(1, 0, tariff(BUDGET)))
-    ledger.energy = SlowBoards()
+    tariffs = KeptTariffs(record(1, 0, tariff(BUDGET)))
+    ledger: Any = SimpleNamespace(tariffs=tariffs, energy=SlowBoards())
     state: Any = SimpleNamespace(clock=SimpleNamespace(shown_s=float(NOW_S)))
     with pytest.raises(OutsideError):
         await MoneyLoop(settings(), ledger, state).turn()
@@ -109,10 +99,9 @@ async def test_a_time_zone_that_is_not_the_tariffs_is_warned_of_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(money_loop, "_EVERY_S", -1.0)
-    ledger: Any = MemoryStore()
-    ledger.tariffs = SimpleNamespace(book=lambda _zone: book_of((0, tariff()), zone=BERLIN))
-    ledger.tariffs.passed_on = ledger.tariffs.pooled = ledger.tariffs.requests = lambda *_: ()
-    ledger.energy = Boards()
+    book = book_of((0, tariff()), zone=BERLIN)
+    tariffs = SimpleNamespace(book=lambda _zone: book, spent=lambda *_: ())
+    ledger: Any = SimpleNamespace(tariffs=tariffs, energy=Boards())
     state: Any = SimpleNamespace(clock=SimpleNamespace(shown_s=float(NOW_S)))
     loop = MoneyLoop(settings(), ledger, state)
     for _ in range(2):

@@ -13,10 +13,10 @@ from slicewise.slurm_plugin.rules.accounting.tariff import (
     Tariff,
     document,
     in_force,
-    is_within,
     list_price,
     price_spans,
     slice_hour_price,
+    upward,
     usage_prices,
 )
 from slicewise.slurm_plugin.rules.accounting.tariff_file import (
@@ -127,8 +127,8 @@ prices = { slice_hour_by_type = { "3g.40gb" = 0.8 }, million_prompt_tokens = 1 }
     assert usage_prices(book, before, "acme-lab")["cached-prompt-tokens"] == 1
     assert usage_prices(book, before, "acme-lab")["output-tokens"] == 2
     assert usage_prices(book, before, "other")["requests"] == 0
-    assert is_within(book, "child", "acme", moved_s - 1)
-    assert not is_within(book, "child", "acme", moved_s)
+    assert "acme" in upward(book, "child", moved_s - 1)
+    assert "acme" not in upward(book, "child", moved_s)
 
 
 def test_of_tariffs_from_one_moment_the_newest_holds() -> None:
