@@ -9,8 +9,8 @@ T = TypeVar("T")
 
 PATIENCE_S = 120.0
 """Slurm's cycles and the daemon's loops, on a machine that has much else to do."""
-_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.25
-"""As long as the look itself: a command that is asked again and again leaves others half."""
+_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0
+"""Twice as long as the look itself: what is asked again and again leaves others the processors."""
 
 
 async def until_true(look: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:
@@ -39,7 +39,7 @@ async def until_done(
     deadline_s = time.monotonic() + timeout_s
     while not done(seen := await look()):
         assert time.monotonic() <= deadline_s, f"not within {timeout_s:g} s; seen last: {seen!r}"
-        await asyncio.sleep(2 * _PAUSE_S)
+        await asyncio.sleep(_PAUSE_S)
     return seen
 
 
@@ -51,4 +51,4 @@ def _looks(look: Callable[[], T], timeout_s: float, trouble: str) -> Iterator[T]
         yield (seen := look())
         now_s = time.monotonic()
         assert now_s <= deadline_s, f"{trouble} within {timeout_s:g} s; seen last: {seen!r}"
-        time.sleep(min(max(now_s - began_s, _PAUSE_S), _LONGEST_PAUSE_S))
+        time.sleep(min(max(2 * (now_s - began_s), _PAUSE_S), _LONGEST_PAUSE_S))

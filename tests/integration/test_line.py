@@ -119,9 +119,9 @@ def test_plain_sbatch_of_the_rendered_script_is_a_service(line: Line) -> None:
 @pytest.mark.usefixtures("address_404")
 def test_no_request_is_lost_from_zero_to_the_quota_and_back(line: Line) -> None:
     line.slicewise("alice", "service", "apply", str(line.file))
-    records = asyncio.run(line.send(200))
+    records = asyncio.run(line.send(100))
     assert [record.error for record in records if record.error] == []
-    assert len(records) == 200
+    assert len(records) == 100
     assert line.billing() <= NOMINAL * 1000
     until_is(line.replicas, (0, 0))
     until_is(line.billing, 0)
@@ -135,7 +135,7 @@ def test_daemon_and_launcher_killed_under_load_the_limits_hold(line: Line) -> No
     line.slicewise("alice", "service", "apply", str(line.file))
 
     async def killed_while_it_serves() -> list[RequestRecord]:
-        sending = asyncio.create_task(line.send(300))
+        sending = asyncio.create_task(line.send(150))
         # However long Slurm and Triton take: until then requests are held.
         await asyncio.to_thread(until, lambda: line.replicas()[0])
         for name in ("daemon", "launcher"):
