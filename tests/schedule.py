@@ -34,6 +34,11 @@ def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     return sorted(items, key=place)
 
 
+def needs_no_sandbox(following: pytest.Item | None, items: Sequence[pytest.Item]) -> bool:
+    """Whether what this worker runs next, of all items in order, and later needs none any more."""
+    return following is not None and not _on_sandbox(following) and not _on_sandbox(items[-1])
+
+
 @contextmanager
 def turn(item: pytest.Item, lock_file: Path) -> Iterator[None]:
     """Let a test run beside others or, if it must be alone, wait until no other runs."""

@@ -15,6 +15,7 @@ from jobs_as_users import Users
 from json_checker import check_output
 from quotas import delete_tenants, until_daemon_leads
 from run_folder import path_for
+from schedule import needs_no_sandbox
 
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.slurm_plugin.ledger import schema_revisions
@@ -55,8 +56,21 @@ def sandbox() -> Iterator[Sandbox]:
     _leave_disks_alone(running)
     _RUNNING.append(running)
     yield running
-    _RUNNING.clear()
-    running.down()
+    _down()
+
+
+def _down() -> None:
+    while _RUNNING:
+        _RUNNING.pop().down()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[Any]:
+    """A sandbox that nobody needs any more would take a fourteenth of a processor."""
+    result = yield
+    if needs_no_sandbox(nextitem, item.session.items):
+        _down()
+    return result
 
 
 @pytest.fixture(scope="module", autouse=True)

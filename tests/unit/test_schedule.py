@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from schedule import in_order, turn
+from schedule import in_order, needs_no_sandbox, turn
 
 
 def item(nodeid: str, *, on_sandbox: bool = False) -> Any:
@@ -29,6 +29,16 @@ def test_who_must_be_alone_comes_last_and_who_waits_first():
     starts = item("tests/process/test_d.py::t")
     computes = item("tests/unit/test_c.py::t[alone/x]")
     assert in_order([alone, computes, starts, waits]) == [waits, starts, computes, alone]
+
+
+def test_a_sandbox_is_kept_until_no_test_needs_it_any_more():
+    waits = item("tests/integration/test_b.py::t", on_sandbox=True)
+    alone = item("tests/integration/alone/test_a.py::t", on_sandbox=True)
+    computes = item("tests/unit/test_c.py::t")
+    assert needs_no_sandbox(computes, [waits, computes])
+    assert not needs_no_sandbox(waits, [waits, computes])
+    assert not needs_no_sandbox(computes, [waits, computes, alone])
+    assert not needs_no_sandbox(None, [waits, computes])
 
 
 def test_others_run_beside_each_other_and_nobody_beside_who_is_alone(tmp_path: Path):
