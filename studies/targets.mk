@@ -52,7 +52,7 @@ bench-placement: $(STUDIES_READY) ## Study: MIG placement and profiles, beside o
 bench-lending: $(STUDIES_READY) ## Study: who must go, what starts on idle quota, how long lenders wait: build/reports/lending.json (minutes)
 	@$(STUDY).lending
 
-study-energy: $(STUDIES_READY) ## Study: joules for the same work beside other systems, and which lever saves what: build/reports/energy.json, .png (twenty minutes)
+study-energy: $(STUDIES_READY) ## Study: joules for the same work beside other systems, and which lever saves what: build/reports/energy.json, .png (nine minutes of CPU)
 	@$(STUDY).energy
 
 bench-queue-order: $(STUDIES_READY) ## Study: orders of a full service's queue: build/reports/queue_order.json (a minute)
