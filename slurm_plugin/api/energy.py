@@ -109,9 +109,8 @@ def energy_use(
     """
     tenants = principal.tenants if request.tenant is None else frozenset({request.tenant})
     zone = settings.ledger.time_zone
-    wanted = WantedEnergy(
-        *_whole_days(request.since_s, request.until_s, zone), zone, tenants, MOST_ROWS
-    )
+    span = _whole_days(request.since_s, request.until_s, zone)
+    wanted = WantedEnergy(*span, zone, tenants, MOST_ROWS, by_run=request.by == "run")
     rows = ledger.energy.rows(wanted)
     unmeasured = ledger.energy.unmeasured(wanted, int(wall_s()))
     if MOST_ROWS in (len(rows), len(unmeasured)):

@@ -14,6 +14,8 @@ class EnergyLine(Message):
     Attributes:
         day, node, tenant, person, service: what it is about; "" is what is nobody's, and on lines
             by service jobs that are none. Of these, what the line is not about is "" too.
+        run: the job as Slurm shows it, with the ``_`` of an array; "" on other lines.
+        started_s: when it began, in Unix seconds; 0 on other lines, and where it is not known.
         energy_mj: what runs took: the sum of the next three.
         counter_mj, power_mj: measured, by boards' counters or by their power times time.
         model_mj: not measured: by the table of boards' watts, as if runs worked all the time.
@@ -30,6 +32,8 @@ class EnergyLine(Message):
     tenant: str = ""
     person: str = ""
     service: str = ""
+    run: str = ""
+    started_s: int = 0
     energy_mj: int
     counter_mj: int
     power_mj: int

@@ -24,7 +24,7 @@ _SERVICE = """
 """
 
 _RUN = """
-       SELECT r.tenant, r.payer, r.user_name, r.task FROM slicewise.runs r
+       SELECT r.tenant, r.payer, r.user_name, r.task, r.start_s FROM slicewise.runs r
         WHERE (r.cluster, r.meter, r.job_id) = (:cluster, 'slice-seconds', p.job_id)
           AND r.start_s < p.until_s
         ORDER BY r.start_s DESC LIMIT 1
@@ -66,13 +66,16 @@ SUMMED_PARTS
 SELECT p.day::text AS day, p.node, coalesce(r.tenant, '') AS tenant,
        coalesce(r.user_name, '') AS person, coalesce(s.service, '') AS service, p.measure,
        p.split, p.job_id <> 0 AND r.tenant IS NULL AS is_unknown,
+       CASE WHEN CAST(:by_run AS boolean) AND p.job_id <> 0
+            THEN coalesce(r.task, p.job_id::text) ELSE '' END AS run,
+       CASE WHEN CAST(:by_run AS boolean) THEN coalesce(r.start_s, 0) ELSE 0 END AS started_s,
        sum(p.energy_mj)::bigint AS energy_mj
   FROM summed p
   LEFT JOIN LATERAL (RUN_OF_JOB) AS r ON p.job_id <> 0
 SERVICE_OF_RUN
  WHERE CAST(:tenants AS text[]) IS NULL OR r.tenant = ANY (CAST(:tenants AS text[]))
- GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
- ORDER BY 1, 2, 3, 4, 5, 6, 7, 8
+ GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+ ORDER BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
  LIMIT :most
 """)
 
@@ -110,6 +113,8 @@ WITH runs AS (
 )
 SELECT to_char(d.day, 'YYYY-MM-DD') AS day, r.tenant, r.user_name AS person,
        coalesce(s.service, '') AS service, r.gres,
+       CASE WHEN CAST(:by_run AS boolean) THEN r.task ELSE '' END AS run,
+       CASE WHEN CAST(:by_run AS boolean) THEN r.start_s ELSE 0 END AS started_s,
        sum(least(r.end_s, d.until_s, :until_s) - greatest(r.start_s, d.from_s, :since_s))::bigint
        AS seconds
   FROM runs r
@@ -122,9 +127,9 @@ SELECT to_char(d.day, 'YYYY-MM-DD') AS day, r.tenant, r.user_name AS person,
               interval '1 day') AS day) AS d
 SERVICE_OF_RUN
  WHERE r.end_s > :since_s
- GROUP BY 1, 2, 3, 4, 5
+ GROUP BY 1, 2, 3, 4, 5, 6, 7
 HAVING sum(least(r.end_s, d.until_s, :until_s) - greatest(r.start_s, d.from_s, :since_s)) > 0
- ORDER BY 1, 2, 3, 4, 5
+ ORDER BY 1, 2, 3, 4, 5, 6, 7
  LIMIT :most
 """)
 """Runs of which no meter has seen anything."""
@@ -148,6 +153,7 @@ class WantedEnergy:
     Attributes:
         zone: the time zone of days.
         most: rows at most.
+        by_run: whether each run has rows of its own.
     """
 
     since_s: int
@@ -155,6 +161,7 @@ class WantedEnergy:
     zone: str
     tenants: Collection[str] | None
     most: int
+    by_run: bool = False
 
 
 class Energy(LedgerPart):
@@ -204,6 +211,7 @@ class Energy(LedgerPart):
             "until_s": wanted.until_s,
             "tenants": None if wanted.tenants is None else sorted(wanted.tenants),
             "most": wanted.most,
+            "by_run": wanted.by_run,
             **others,
         }
         with self._reading() as connection:

@@ -1,6 +1,6 @@
 """Joules on a real PostgreSQL: jobs and nobody have what each board took, told once or often."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import psycopg
@@ -123,6 +123,26 @@ def test_parts_are_of_tenants_services_and_nobody(books: Books) -> None:
         *("vision/bert", "vision-user", "gpu01", "counter", "activity"),
     )
     assert books.is_right()
+
+
+def test_each_run_has_rows_of_its_own_where_it_is_asked_for(books: Books) -> None:
+    """Of one number used twice, of an array, unmeasured, and of a job that the ledger lacks."""
+    books.end(books.run(11, "vision", task="7_0"), HOUR_S // 2)
+    books.run(11, "nlp", after_s=25 * HOUR_S)
+    books.end(books.run(12, "nlp"), HOUR_S)
+    books.tell(books.hour({0: 9, 11: 300, 99: 7}), books.hour({11: 40}, hour=25))
+    wanted = replace(books.wanted(), by_run=True)
+    begin_s = books.begin_s
+    assert {
+        (r.run, r.started_s, r.tenant, r.energy_mj) for r in books.ledger.energy.rows(wanted)
+    } == {
+        ("", 0, "", 9),
+        ("99", 0, "", 7),
+        ("7_0", begin_s, "vision", 300),
+        ("11", begin_s + 25 * HOUR_S, "nlp", 40),
+    }
+    (unseen,) = books.ledger.energy.unmeasured(wanted, begin_s + 26 * HOUR_S)
+    assert (unseen.run, unseen.started_s, unseen.seconds) == ("12", begin_s, HOUR_S)
 
 
 def test_what_is_told_again_or_late_counts_once(books: Books) -> None:

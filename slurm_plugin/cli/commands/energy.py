@@ -12,7 +12,13 @@ from rich.text import Text
 
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.own_tenant import complete_tenant, typed_account
-from slicewise.cluster.runtime.console import FittingTable, column, console, print_json
+from slicewise.cluster.runtime.console import (
+    FittingTable,
+    column,
+    console,
+    print_json,
+    time_text,
+)
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.time_options import local_time
 from slicewise.cluster.runtime.wall_clock import wall_s
@@ -38,6 +44,7 @@ class EnergyGrouping(StrEnum):
     PERSON = "person"
     DAY = "day"
     NODE = "node"
+    RUN = "run"
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,7 @@ def energy(
     as_json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with JSON's names.")] = False,
 ) -> None:
-    """Show kilowatt-hours of GPU boards, by tenant, service, person, day or node.
+    """Show kilowatt-hours of GPU boards, by tenant, service, person, day, node or run.
 
     You see runs of your tenants; operators see all, and what is nobody's: what boards take idle,
     whoever holds them. "measured" is the part that boards' meters saw; the rest is by the table of
@@ -120,7 +127,9 @@ def _print(by: EnergyGrouping, answer: EnergyAnswer) -> None:
     lines = answer.lines
     columns = [
         *(
-            column(name, (getattr(line, name) or "-" for line in lines))
+            column("started", map(_started_text, lines), rank=1)
+            if name == "started_s"
+            else column(name, (getattr(line, name) or "-" for line in lines))
             for name in LINE_FIELDS[by.value]
         ),
         column("kWh", (kwh_text(line.energy_mj) for line in lines), right=True),
@@ -144,6 +153,10 @@ def _print(by: EnergyGrouping, answer: EnergyAnswer) -> None:
     )
     if answer.power_mw is not None:
         console().print(Text(f"Boards with a meter draw {answer.power_mw / _MILLION:,.3f} kW now."))
+
+
+def _started_text(line: EnergyLine) -> str:
+    return time_text(line.started_s) if line.started_s else "-"
 
 
 def _carbon_text(line: EnergyLine) -> str:

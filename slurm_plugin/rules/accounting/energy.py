@@ -13,7 +13,7 @@ from slicewise.cluster.language.units import GPU_MILLISLICES, Millislices
 from slicewise.cluster.rpc.energy_messages import ToldHour, ToldPart
 from slicewise.slurm_plugin.rules.common.ledger_facts import CheckedBoard
 
-EnergyGroup = Literal["tenant", "service", "person", "day", "node"]
+EnergyGroup = Literal["tenant", "service", "person", "day", "node", "run"]
 """What a line is about; a person is one of a tenant."""
 LINE_FIELDS: Mapping[EnergyGroup, tuple[str, ...]] = {
     "tenant": ("tenant",),
@@ -21,6 +21,7 @@ LINE_FIELDS: Mapping[EnergyGroup, tuple[str, ...]] = {
     "person": ("tenant", "person"),
     "day": ("day",),
     "node": ("node",),
+    "run": ("run", "started_s", "tenant", "person", "service"),
 }
 
 MJ_PER_KWH = 3_600_000_000
@@ -43,6 +44,8 @@ class EnergyRow:
         measure: ``counter`` or ``power``.
         split: how the runs' part of the board was found; ``idle`` for what is nobody's.
         is_unknown: whether it is a job's that the ledger does not have.
+        run: the job as Slurm shows it, and ``started_s`` when it began, in Unix seconds; "" and 0
+            where runs have no rows of their own.
     """
 
     day: str
@@ -54,6 +57,8 @@ class EnergyRow:
     split: str
     is_unknown: bool
     energy_mj: int
+    run: str = ""
+    started_s: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class UnmeasuredRow:
 
     Attributes:
         gres: instances by type that each of the runs held.
+        run, started_s: as of ``EnergyRow``.
     """
 
     day: str
@@ -70,6 +76,8 @@ class UnmeasuredRow:
     service: str
     gres: Mapping[str, int] = field(hash=False)
     seconds: int
+    run: str = ""
+    started_s: int = 0
 
 
 @dataclass(frozen=True)

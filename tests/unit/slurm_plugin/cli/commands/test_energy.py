@@ -56,6 +56,22 @@ def test_people_see_kilowatt_hours_and_how_they_are_known(asked: list[EnergyRequ
     assert (request.by, request.until_s - request.since_s) == ("service", 2 * 86_400)
 
 
+def test_a_run_is_shown_with_its_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(request: EnergyRequest, _: Principal) -> EnergyAnswer:
+        assert request.by == "run"
+        about = {"run": "814_3", "started_s": 1_764_547_200, "tenant": "vision", "person": "alice"}
+        idle = CHAT.model_copy(update={"service": "", "energy_mj": 0, "idle_mj": 5})
+        return EnergyAnswer(lines=(idle, CHAT.model_copy(update=about)))
+
+    answer_from(monkeypatch, {EnergyRequest: answer})
+    monkeypatch.setattr(energy, "load_settings", lambda: site_settings(types=["1g.10gb"]))
+    words = printed("--by", "run").split()
+    assert {"814_3", "2025-12-01", "vision", "alice", "science/chat", "2.000"} <= {*words}
+    assert "running" not in words
+    (head, *_) = printed("--by", "run", "--csv").splitlines()
+    assert {"run", "started_s"} <= {*head.split(",")}
+
+
 def test_what_is_nobody_s_is_shown_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     async def answer(*_: object) -> EnergyAnswer:
         line = CHAT.model_copy(update={"idle_mj": 3_600_000_000, "unknown_mj": 5_400_000_000})
