@@ -10,6 +10,6 @@ class LedgerInMemory(World):
 
 
 LedgerInMemory.TestCase.settings = settings(
-    max_examples=examples(200, nightly=10_000), stateful_step_count=40
+    max_examples=examples(100, nightly=10_000), stateful_step_count=40
 )
 TestLedgerInMemory = LedgerInMemory.TestCase

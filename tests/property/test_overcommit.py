@@ -118,7 +118,7 @@ def check_limits(cluster: Cluster) -> None:
 
 
 @given(clusters(), st.data())
-@settings(max_examples=examples(60, nightly=6000))
+@settings(max_examples=examples(30, nightly=6000))
 def test_no_job_within_its_guarantee_waits_while_a_gpu_for_it_is_free(
     cluster: Cluster, data: st.DataObject
 ) -> None:
@@ -154,7 +154,7 @@ LONGEST = 6
 
 
 @given(clusters(), st.data())
-@settings(max_examples=examples(60, nightly=6000))
+@settings(max_examples=examples(30, nightly=6000))
 def test_a_job_within_its_part_starts_within_the_longest_run(
     cluster: Cluster, data: st.DataObject
 ) -> None:

@@ -89,7 +89,7 @@ def settle(world: PoolWorld) -> None:
         world.pass_second({})
 
 
-@settings(max_examples=examples(50, nightly=2000), deadline=None)
+@settings(max_examples=examples(25, nightly=2000), deadline=None)
 @given(
     seconds=SECONDS,
     models_mib=MODELS_MIB,

@@ -124,7 +124,7 @@ def without(reclaim_input: ReclaimInput, gone: Collection[RunOfJob]) -> ReclaimI
     return replace(reclaim_input, running=left, free=free, above_nominal_millislices=above)
 
 
-@settings(max_examples=examples(100, nightly=6000))
+@settings(max_examples=examples(50, nightly=6000))
 @given(worlds())
 def test_where_replicas_suffice_the_fewest_millislices_go(reclaim_input: ReclaimInput) -> None:
     least = fewest(reclaim_input)
@@ -136,7 +136,7 @@ def test_where_replicas_suffice_the_fewest_millislices_go(reclaim_input: Reclaim
         assert cost(reclaim_input, found.victims) == round(least)
 
 
-@settings(max_examples=examples(100, nightly=6000))
+@settings(max_examples=examples(50, nightly=6000))
 @given(worlds().map(only_batch))
 def test_of_batch_jobs_the_fewest_millislices_go(reclaim_input: ReclaimInput) -> None:
     least = fewest(reclaim_input)

@@ -65,7 +65,7 @@ def runs(cluster: Cluster) -> set[int]:
 
 
 @given(worlds())
-@settings(max_examples=examples(12, nightly=1000))
+@settings(max_examples=examples(6, nightly=1000))
 def test_limits_stay_where_no_job_starts_or_ends(cluster: Cluster) -> None:
     changes, limits, before = 0, cluster.limits(), runs(cluster)
     # The first minutes, in which jobs start, are part of the first hour without a change.

@@ -351,7 +351,7 @@ WORK = st.integers(1, END_TICKS - 1)
 
 # Three starts fail, and the fourth replica has served for less time than a start needs to count.
 @example(seconds=[(1, ""), (4, ""), (0, ""), (2, ""), *[(0, "kill")] * 3], quota=4, work=1)
-@settings(max_examples=examples(50, nightly=2000))
+@settings(max_examples=examples(25, nightly=2000))
 @given(SECONDS, st.integers(1, SLOTS), WORK)
 def test_no_request_is_cut_all_are_answered_and_old_generations_disappear(
     seconds: list[tuple[int, str]], quota: int, work: int
@@ -367,7 +367,7 @@ def test_no_request_is_cut_all_are_answered_and_old_generations_disappear(
 
 
 @example(seconds=[(1, "")] + [(0, "")] * 6 + [(0, "unheard")], quota=1, work=1)
-@settings(max_examples=examples(50, nightly=2000))
+@settings(max_examples=examples(25, nightly=2000))
 @given(SECONDS, st.integers(1, SLOTS), WORK)
 def test_a_service_that_is_to_end_finishes_what_it_has(
     seconds: list[tuple[int, str]], quota: int, work: int

@@ -154,7 +154,7 @@ def can_start(world: World, counts: Mapping[str, int]) -> bool:
     return all(got[name] >= demand[name] - own[name] for name in demand)
 
 
-@settings(max_examples=examples(100, nightly=6000))
+@settings(max_examples=examples(50, nightly=6000))
 @given(worlds("3g", runs=False, own_step=COSTS["3g"], turns_s=(1000,)))
 def test_as_many_of_one_kind_start_as_any_way_of_lending_could_start(world: World) -> None:
     """Where all need the same loan. Else the fair next one may need more of what is idle than
@@ -165,7 +165,7 @@ def test_as_many_of_one_kind_start_as_any_way_of_lending_could_start(world: Worl
     assert starting(world, world.lend()) == min(free, most)
 
 
-@settings(max_examples=examples(100, nightly=6000))
+@settings(max_examples=examples(50, nightly=6000))
 @given(worlds("1g", "3g", "7g"))
 def test_a_loan_is_within_all_limits_and_asked_again_it_stays(world: World) -> None:
     loans = world.lend()
@@ -173,7 +173,7 @@ def test_a_loan_is_within_all_limits_and_asked_again_it_stays(world: World) -> N
     assert world.lend(loans) == loans
 
 
-@settings(max_examples=examples(100, nightly=6000))
+@settings(max_examples=examples(50, nightly=6000))
 @given(worlds("1g", "3g", "7g"))
 def test_what_runs_within_its_tenant_s_fair_share_stays(world: World) -> None:
     own, fluid, whole = (
@@ -185,7 +185,7 @@ def test_what_runs_within_its_tenant_s_fair_share_stays(world: World) -> None:
         assert own[name] + whole[name] >= min(held, own[name] + fluid[name])
 
 
-@settings(max_examples=examples(100, nightly=6000))
+@settings(max_examples=examples(50, nightly=6000))
 @given(worlds("1g", "3g", "7g", runs=False, limits=False))
 def test_something_starts_if_anything_could(world: World) -> None:
     """On what is nobody's, or too little in its tenant's guaranteed quota for any job that waits
@@ -208,7 +208,7 @@ def test_something_starts_if_anything_could(world: World) -> None:
     assert does or not could
 
 
-@settings(max_examples=examples(100, nightly=6000))
+@settings(max_examples=examples(50, nightly=6000))
 @given(st.integers(2, 8), st.integers(0, 10**9), st.integers(60, 10**5))
 def test_if_nobody_starts_each_has_a_turn_again_and_again(
     many: int, first_s: int, turn_s: int
@@ -348,7 +348,7 @@ def moments(draw: st.DrawFn) -> Cluster:
     return cluster
 
 
-@settings(max_examples=examples(60, nightly=6000))
+@settings(max_examples=examples(30, nightly=6000))
 @given(moments())
 def test_where_slurm_stays_as_it_is_loans_and_recalls_do(cluster: Cluster) -> None:
     """Also in a turn: who takes back what is its own for it takes it back but once."""
