@@ -33,8 +33,13 @@ from slicewise.cluster.language.gpus.nvidia import Nvidia
 
 _MIB = 1024 * 1024
 _UNKNOWN = (nv.NVML_ERROR_NOT_SUPPORTED, nv.NVML_ERROR_NO_PERMISSION, nv.NVML_ERROR_NO_DATA)
-_LOST = (nv.NVML_ERROR_GPU_IS_LOST, nv.NVML_ERROR_UNKNOWN, nv.NVML_ERROR_RESET_REQUIRED)
-"""Errors that the driver gives for a board that fell off the bus or hangs."""
+_OF_NODE = (
+    nv.NVML_ERROR_UNINITIALIZED,
+    nv.NVML_ERROR_NO_PERMISSION,
+    nv.NVML_ERROR_DRIVER_NOT_LOADED,
+    nv.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+)
+"""Errors that are of no board alone. Others are: one that fell off the bus or hangs has many."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,8 @@ def read_inventory(root: Path = ROOT, *, with_xids: bool = True) -> Inventory:
     """Read the node's GPUs, changing nothing; ``root`` is where the node's /proc and /dev are.
 
     Without the kernel's errors its log is not read. Raises UnreachableError (SW-DRIVER-MISSING)
-    without a driver, OutsideError (SW-DRIVER) if an answer is missing that the inventory can't do
-    without.
+    without a driver, OutsideError (SW-DRIVER) if an answer of the node's is missing. A board is
+    lost that lacks one that the inventory can't do without.
     """
     with opened():
         xids = node_files.xids(root) if with_xids else None
@@ -62,7 +67,7 @@ def read_inventory(root: Path = ROOT, *, with_xids: bool = True) -> Inventory:
             try:
                 gpus.append(_gpu(index, nv.nvmlDeviceGetHandleByIndex(index), node))
             except nv.NVMLError as error:
-                if error.value not in _LOST:
+                if error.value in _OF_NODE:
                     raise
                 lost.append(LostGpu(index, str(error)))
         version = nv.nvmlSystemGetDriverVersion()

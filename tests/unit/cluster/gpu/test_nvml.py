@@ -160,6 +160,16 @@ def test_a_reading_that_a_board_lacks_is_none_and_a_lost_board_is_named(
     assert [(lost.index, lost.error) for lost in inventory.lost] == [(1, "GPU is lost")]
 
 
+@pytest.mark.parametrize(
+    "call", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", "nvmlDeviceGetMigMode"]
+)
+def test_an_odd_error_costs_its_board_and_no_other(node: FaultyDriver, call: str) -> None:
+    node.fail(call, 2, pynvml.NVML_ERROR_TIMEOUT)
+    inventory = read_inventory(node.host_root)
+    assert [gpu.index for gpu in inventory.gpus] == [0]
+    assert [(lost.index, lost.error) for lost in inventory.lost] == [(1, "Timeout")]
+
+
 def test_a_board_that_fell_off_the_bus_stays_lost_until_it_is_reset(node: FaultyDriver) -> None:
     before = read_inventory(node.host_root)
     node.lose(1)
