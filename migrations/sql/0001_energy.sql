@@ -67,9 +67,9 @@ COMMENT ON TABLE slicewise.energy_days
     IS 'Whose parts of these days are; kept for ever. Changed by a function alone.';
 
 -- What a meter has seen in all of each hour: of what it says again, or late, the largest counts, with
--- its parts. What is older than a week comes too late.
+-- its parts. Returns how many of these are older than a week, or to come: they are not kept.
 CREATE FUNCTION slicewise.note_energy(of_cluster text, of_node text, meter text, hours jsonb)
-    RETURNS void LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    RETURNS integer LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     WITH told AS MATERIALIZED (
         SELECT * FROM jsonb_to_recordset(hours) AS x (
@@ -98,15 +98,18 @@ AS $$
            AND h.energy_mj > 0
            AND NOT EXISTS (SELECT FROM jsonb_to_recordset(told.parts) AS p (job_id bigint, split text)
                             WHERE (p.job_id, p.split) = (h.job_id, h.split))
+    ), kept AS (
+        INSERT INTO slicewise.energy_hours
+               (cluster, hour_s, node, gpu_uuid, measure, seen_by, job_id, split, energy_mj)
+        SELECT of_cluster, hour_s, of_node, gpu_uuid, measure, meter, p.job_id, p.split,
+               p.energy_mj
+          FROM told JOIN boards USING (hour_s, gpu_uuid, measure)
+         CROSS JOIN LATERAL jsonb_to_recordset(parts) AS p (
+               job_id bigint, split text, energy_mj bigint)
+         ORDER BY 2, 4, 5, 7, 8
+            ON CONFLICT ON CONSTRAINT pk_energy_hours DO UPDATE SET energy_mj = excluded.energy_mj
     )
-    INSERT INTO slicewise.energy_hours
-           (cluster, hour_s, node, gpu_uuid, measure, seen_by, job_id, split, energy_mj)
-    SELECT of_cluster, hour_s, of_node, gpu_uuid, measure, meter, p.job_id, p.split, p.energy_mj
-      FROM told JOIN boards USING (hour_s, gpu_uuid, measure)
-     CROSS JOIN LATERAL jsonb_to_recordset(parts) AS p (
-           job_id bigint, split text, energy_mj bigint)
-     ORDER BY 2, 4, 5, 7, 8
-        ON CONFLICT ON CONSTRAINT pk_energy_hours DO UPDATE SET energy_mj = excluded.energy_mj;
+    SELECT (jsonb_array_length(hours) - (SELECT count(*) FROM told))::integer;
 $$;
 
 -- Moves hours from more than eight days ago, of which nothing is told any more, into sums by the day.

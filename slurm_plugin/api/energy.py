@@ -20,6 +20,7 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.api.access import Caller, Principal
 from slicewise.slurm_plugin.api.carbon import grams_per_kwh
 from slicewise.slurm_plugin.common.energy_requests import EnergyAnswer, EnergyLine, EnergyRequest
+from slicewise.slurm_plugin.common.log import warn
 from slicewise.slurm_plugin.ledger.energy import WantedEnergy
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.accounting.energy import (
@@ -59,6 +60,7 @@ class EnergyBooks:
         self._leader = leader
         self._zone = zone
         self._fold_due_s = 0.0
+        self._warned_nodes: set[str] = set()
         self._sorted = _Jobs()
 
     async def note(self, request: EnergyPostRequest, _: Caller) -> DoneAnswer:
@@ -76,11 +78,15 @@ class EnergyBooks:
         jobs = self._jobs()
         silent = with_silent(request.hours, jobs.by_node.get(request.node, ()))
         noted = request.model_copy(update={"hours": silent})
-        await asyncio.to_thread(self._ledger.energy.note, noted)
+        not_kept = await asyncio.to_thread(self._ledger.energy.note, noted)
         self._cluster_state.node_power.hear(request, jobs.tenants)
         if time.monotonic() >= self._fold_due_s:
             self._fold_due_s = time.monotonic() + _DAY_S
+            self._warned_nodes.clear()
             await asyncio.to_thread(self._ledger.energy.fold, self._zone)
+        if not_kept and request.node not in self._warned_nodes:
+            self._warned_nodes.add(request.node)
+            warn("energy_not_kept", node=request.node, hours=not_kept)
         return DoneAnswer()
 
     def _jobs(self) -> _Jobs:
@@ -109,14 +115,18 @@ def energy_use(
     """
     tenants = principal.tenants if request.tenant is None else frozenset({request.tenant})
     zone = settings.ledger.time_zone
-    span = _whole_days(request.since_s, request.until_s, zone)
-    wanted = WantedEnergy(*span, zone, tenants, MOST_ROWS, by_run=request.by == "run")
+    # Grams are of the day only where a file has them by time.
+    by_day = {"day"} if settings.energy.carbon_file else set[str]()
+    fields = {*LINE_FIELDS[request.by], *by_day}
+    wanted = WantedEnergy(
+        *_whole_days(request.since_s, request.until_s, zone), zone, tenants, MOST_ROWS, fields
+    )
     rows = ledger.energy.rows(wanted)
     unmeasured = ledger.energy.unmeasured(wanted, int(wall_s()))
     if MOST_ROWS in (len(rows), len(unmeasured)):
         raise InvalidInputError(
             Code.VALUE,
-            f"There are more than {MOST_ROWS:,} sums of a day, a node and a person.",
+            f"There are more than {MOST_ROWS:,} sums{' of a day' if by_day else ''}.",
             "Ask for fewer days: --from, --until",
         )
     days = {row.day for row in rows} | {row.day for row in unmeasured}
@@ -143,7 +153,9 @@ def energy_by_tenant(
     What is nobody's is that of "".
     """
     zone = settings.ledger.time_zone
-    wanted = WantedEnergy(*_whole_days(since_s, until_s, zone), zone, None, MOST_ROWS)
+    wanted = WantedEnergy(
+        *_whole_days(since_s, until_s, zone), zone, None, MOST_ROWS, LINE_FIELDS["tenant"]
+    )
     rows, unmeasured = ledger.energy.rows(wanted), ledger.energy.unmeasured(wanted, until_s)
     if MOST_ROWS in (len(rows), len(unmeasured)):
         return {}

@@ -1,6 +1,6 @@
 """Keeps what boards took, and whose parts of it are."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,16 +63,11 @@ def filled(query: str) -> str:
 
 _ROWS = filled("""
 SUMMED_PARTS
-SELECT p.day::text AS day, p.node, coalesce(r.tenant, '') AS tenant,
-       coalesce(r.user_name, '') AS person, coalesce(s.service, '') AS service, p.measure,
-       p.split, p.job_id <> 0 AND r.tenant IS NULL AS is_unknown,
-       CASE WHEN CAST(:by_run AS boolean) AND p.job_id <> 0
-            THEN coalesce(r.task, p.job_id::text) ELSE '' END AS run,
-       CASE WHEN CAST(:by_run AS boolean) THEN coalesce(r.start_s, 0) ELSE 0 END AS started_s,
+SELECT WHAT_IT_IS_ABOUT, p.measure, p.split, p.job_id <> 0 AND r.tenant IS NULL AS is_unknown,
        sum(p.energy_mj)::bigint AS energy_mj
   FROM summed p
   LEFT JOIN LATERAL (RUN_OF_JOB) AS r ON p.job_id <> 0
-SERVICE_OF_RUN
+NAMED_SERVICE
  WHERE CAST(:tenants AS text[]) IS NULL OR r.tenant = ANY (CAST(:tenants AS text[]))
  GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
  ORDER BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
@@ -111,10 +106,7 @@ WITH runs AS (
                         WHERE (e.cluster, e.job_id) = (:cluster, r.job_id)
                           AND e.day >= (to_timestamp(r.start_s) AT TIME ZONE :zone)::date)
 )
-SELECT to_char(d.day, 'YYYY-MM-DD') AS day, r.tenant, r.user_name AS person,
-       coalesce(s.service, '') AS service, r.gres,
-       CASE WHEN CAST(:by_run AS boolean) THEN r.task ELSE '' END AS run,
-       CASE WHEN CAST(:by_run AS boolean) THEN r.start_s ELSE 0 END AS started_s,
+SELECT WHAT_IT_IS_ABOUT, r.gres,
        sum(least(r.end_s, d.until_s, :until_s) - greatest(r.start_s, d.from_s, :since_s))::bigint
        AS seconds
   FROM runs r
@@ -125,7 +117,7 @@ SELECT to_char(d.day, 'YYYY-MM-DD') AS day, r.tenant, r.user_name AS person,
               date_trunc('day', to_timestamp(greatest(r.start_s, :since_s)) AT TIME ZONE :zone),
               to_timestamp(least(r.end_s, :until_s) - 1) AT TIME ZONE :zone,
               interval '1 day') AS day) AS d
-SERVICE_OF_RUN
+NAMED_SERVICE
  WHERE r.end_s > :since_s
  GROUP BY 1, 2, 3, 4, 5, 6, 7
 HAVING sum(least(r.end_s, d.until_s, :until_s) - greatest(r.start_s, d.from_s, :since_s)) > 0
@@ -133,6 +125,38 @@ HAVING sum(least(r.end_s, d.until_s, :until_s) - greatest(r.start_s, d.from_s, :
  LIMIT :most
 """)
 """Runs of which no meter has seen anything."""
+
+_RUN_FIELDS = {
+    "day": "to_char(d.day, 'YYYY-MM-DD')",
+    "tenant": "r.tenant",
+    "person": "r.user_name",
+    "service": "coalesce(s.service, '')",
+    "run": "r.task",
+    "started_s": "r.start_s",
+}
+_MEASURED_FIELDS = {
+    "day": "p.day::text",
+    "node": "p.node",
+    "tenant": "coalesce(r.tenant, '')",
+    "person": "coalesce(r.user_name, '')",
+    "service": "coalesce(s.service, '')",
+    "run": "CASE WHEN p.job_id = 0 THEN '' ELSE coalesce(r.task, p.job_id::text) END",
+    "started_s": "coalesce(r.start_s, 0)",
+}
+
+
+_NOTHING, _EMPTY = {"started_s": "0"}, "''"
+
+
+def _about(query: str, columns: Mapping[str, str], fields: Collection[str]) -> str:
+    """The query, by these fields alone: a service is looked up where it is wanted."""
+    about = (
+        f"{column if name in fields else _NOTHING.get(name, _EMPTY)} AS {name}"
+        for name, column in columns.items()
+    )
+    service = _SERVICE if "service" in fields else ""
+    return query.replace("WHAT_IT_IS_ABOUT", ", ".join(about)).replace("NAMED_SERVICE", service)
+
 
 _TOKENS = """
 SELECT service, day::text AS day, sum(prompt_tokens + output_tokens)::bigint AS tokens
@@ -153,7 +177,7 @@ class WantedEnergy:
     Attributes:
         zone: the time zone of days.
         most: rows at most.
-        by_run: whether each run has rows of its own.
+        fields: by which of day, node, tenant, person, service, run and its start sums are wanted.
     """
 
     since_s: int
@@ -161,7 +185,7 @@ class WantedEnergy:
     zone: str
     tenants: Collection[str] | None
     most: int
-    by_run: bool = False
+    fields: Collection[str]
 
 
 class Energy(LedgerPart):
@@ -170,15 +194,18 @@ class Energy(LedgerPart):
     Reads raise UnreachableError (SW-DATABASE-DOWN) if PostgreSQL takes too long.
     """
 
-    def note(self, told: EnergyPostRequest) -> None:
-        """Keep what a node's meter has seen; the same again changes nothing."""
+    def note(self, told: EnergyPostRequest) -> int:
+        """Keep what a node's meter has seen; the same again changes nothing.
+
+        Returns how many sums were not kept: of hours more than a week ago, or to come.
+        """
         hours = [hour.model_dump(mode="json") for hour in told.hours]
         noted = func.slicewise.note_energy(
-            self._cluster, told.node, told.seen_by, literal(hours, JSONB)
+            *(self._cluster, told.node, told.seen_by, literal(hours, JSONB)), type_=Integer
         )
         with writing(self._engine) as connection:
             connection.execute(DEADLINE)
-            connection.execute(select(noted))
+            return int(connection.execute(select(noted)).scalar_one())
 
     def fold(self, zone: str) -> int:
         """Sum hours by the day that nothing can change any more; return how many of boards.
@@ -190,12 +217,14 @@ class Energy(LedgerPart):
             return int(connection.execute(select(folded)).scalar_one())
 
     def rows(self, wanted: WantedEnergy) -> tuple[EnergyRow, ...]:
-        """What meters saw, by day, node, tenant, person, service, and how it is known."""
-        return tuple(EnergyRow(**row) for row in self._read(_ROWS, wanted))
+        """What meters saw, by the fields that are wanted and how it is known; the others are ""."""
+        query = _about(_ROWS, _MEASURED_FIELDS, wanted.fields)
+        return tuple(EnergyRow(**row) for row in self._read(query, wanted))
 
     def unmeasured(self, wanted: WantedEnergy, now_s: int) -> tuple[UnmeasuredRow, ...]:
-        """Seconds of runs of which no meter saw anything, by day and what they held."""
-        rows = self._read(_UNMEASURED, wanted, now_s=now_s)
+        """Seconds of runs of which no meter saw anything, by these fields and what they held."""
+        query = _about(_UNMEASURED, _RUN_FIELDS, wanted.fields)
+        rows = self._read(query, wanted, now_s=now_s)
         return tuple(UnmeasuredRow(**row) for row in rows)
 
     def tokens(self, wanted: WantedEnergy) -> dict[tuple[str, str], int]:
@@ -211,7 +240,6 @@ class Energy(LedgerPart):
             "until_s": wanted.until_s,
             "tenants": None if wanted.tenants is None else sorted(wanted.tenants),
             "most": wanted.most,
-            "by_run": wanted.by_run,
             **others,
         }
         with self._reading() as connection:

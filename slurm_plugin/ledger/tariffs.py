@@ -252,7 +252,8 @@ class Tariffs(LedgerPart):
             "days": [day for day, _ in days],
             "alike_days": [alike_s for _, alike_s in days],
         }
-        with self._reading() as connection:
+        # No user waits for it.
+        with reading(self._engine) as connection:
             rows = connection.execute(text(spent_queries.SLICES), given)
             for alike_s, tenant, owner, gres, amount in rows:
                 yield Spent(alike_s, tenant, owner, tuple(sorted(gres)), "slice-seconds", amount)

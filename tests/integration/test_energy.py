@@ -1,6 +1,8 @@
 """Joules on a real PostgreSQL: jobs and nobody have what each board took, told once or often."""
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
 from random import Random
 
 import psycopg
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.integration
 SEED = 20261130
 HOUR_S = 3600
 ZONE = "Europe/Berlin"
+FIELDS = ("day", "node", "tenant", "person", "service")
 RESERVED = 10**12
 MODEL = "H200-141GB"
 
@@ -76,13 +79,13 @@ class Books:
             ),
         )
 
-    def tell(self, *hours: ToldHour, by: str = "m1", node: str = "gpu01") -> None:
+    def tell(self, *hours: ToldHour, by: str = "m1", node: str = "gpu01") -> int:
         told = EnergyPostRequest(node=node, seen_by=by, boards=(), hours=hours)
-        self.ledger.energy.note(told)
+        return self.ledger.energy.note(told)
 
-    def wanted(self, *tenants: str) -> WantedEnergy:
+    def wanted(self, *tenants: str, fields: Collection[str] = FIELDS) -> WantedEnergy:
         span = self.begin_s - 86_400, self.begin_s + 2 * 86_400
-        return WantedEnergy(*span, ZONE, tenants or None, 1000)
+        return WantedEnergy(*span, ZONE, tenants or None, 1000, fields)
 
     def rows(self, *tenants: str) -> tuple[EnergyRow, ...]:
         return self.ledger.energy.rows(self.wanted(*tenants))
@@ -131,7 +134,7 @@ def test_each_run_has_rows_of_its_own_where_it_is_asked_for(books: Books) -> Non
     books.run(11, "nlp", after_s=25 * HOUR_S)
     books.end(books.run(12, "nlp"), HOUR_S)
     books.tell(books.hour({0: 9, 11: 300, 99: 7}), books.hour({11: 40}, hour=25))
-    wanted = replace(books.wanted(), by_run=True)
+    wanted = books.wanted(fields=("run", "started_s", "tenant"))
     begin_s = books.begin_s
     assert {
         (r.run, r.started_s, r.tenant, r.energy_mj) for r in books.ledger.energy.rows(wanted)
@@ -215,6 +218,37 @@ def test_a_part_that_was_changed_is_found(books: Books) -> None:
     with psycopg.connect(books.url, autocommit=True) as connection:
         connection.execute("UPDATE slicewise.energy_hours SET energy_mj = 999")
     assert not books.is_right()
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_sums_are_by_what_is_asked_and_add_up_to_the_same(books: Books, field: str) -> None:
+    for job_id, tenant in ((7, "vision"), (12, "nlp"), (13, "nlp")):
+        books.run(job_id, tenant, task=f"{job_id}_0")
+        books.end(books.run(job_id + 10, tenant, task=f"{job_id}_1"), 2 * HOUR_S)
+    for node in ("gpu01", "gpu02"):
+        hours = (books.hour({0: 9, 7: 20, 12: 30, 13: 40}, hour=hour) for hour in (0, 26))
+        books.tell(*hours, node=node)
+    now_s, found = books.begin_s + 3 * HOUR_S, []
+    for fields in (FIELDS, {field}):
+        wanted = books.wanted(fields=fields)
+        rows = books.ledger.energy.rows(wanted)
+        unmeasured = books.ledger.energy.unmeasured(wanted, now_s)
+        sums: Counter[tuple[str, ...]] = Counter()
+        for row in rows:
+            sums[getattr(row, field), row.split] += row.energy_mj
+        for unseen in unmeasured:
+            sums[(getattr(unseen, field, ""),)] += unseen.seconds
+        found.append((sums, len(rows), len(unmeasured)))
+    (every, *most), (asked, *fewer) = found
+    assert asked == every
+    assert sum(asked.values()) == 4 * 99 + 3 * 2 * HOUR_S
+    assert fewer < most
+
+
+def test_hours_of_more_than_a_week_ago_or_to_come_are_counted_and_not_kept(books: Books) -> None:
+    told = (books.hour({0: 9}, hour=hour) for hour in (-8 * 24, 0, 40))
+    assert books.tell(*told) == 2
+    assert books.by_tenant() == {"": 9}
 
 
 def test_runs_that_no_meter_saw_are_told_by_the_day(books: Books) -> None:

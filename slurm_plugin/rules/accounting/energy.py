@@ -35,7 +35,7 @@ _ENOUGH_MJ = 1_000_000
 
 @dataclass(frozen=True)
 class EnergyRow:
-    """What meters saw of a tenant's runs on a node and a day, or what is nobody's there.
+    """What meters saw of runs, or what is nobody's; what it is not about is "", too.
 
     Attributes:
         day: as 2026-11-29.

@@ -39,7 +39,11 @@ class Kept:
 
     def __init__(self) -> None:
         self.noted: list[EnergyPostRequest] = []
-        self.note = self.noted.append
+        self.late = 0
+
+    def note(self, told: EnergyPostRequest) -> int:
+        self.noted.append(told)
+        return self.late
 
     def fold(self, zone: str) -> int:
         return 0
@@ -84,6 +88,15 @@ async def test_a_job_that_opens_no_board_of_its_metered_node_is_seen_with_nothin
     assert noted.hours[1].parts[-1] == ToldPart(job_id=902, split=Split.ALONE, energy_mj=0)
     await books.note(told(), caller)
     assert kept.noted[-1].hours == ()
+
+
+async def test_hours_that_are_not_kept_are_said_once_a_node(
+    books: EnergyBooks, kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    caller: Any = None
+    for kept.late in (0, 3, 4):
+        await books.note(told(HOUR), caller)
+    assert [line.getMessage() for line in caplog.records] == ["energy_not_kept node=gpu01 hours=3"]
 
 
 async def test_a_node_that_slurm_does_not_have_is_refused(books: EnergyBooks, kept: Kept) -> None:
