@@ -8,6 +8,7 @@ from slicewise.cluster.language.palette import STATES
 from slicewise.cluster.language.periods import clock_text
 from slicewise.cluster.rpc.history_messages import HistoryAnswer
 from slicewise.slurm_plugin.page.kept_page import kept_page
+from slicewise.slurm_plugin.rules.accounting.invoice import money_text
 from slicewise.slurm_plugin.rules.pages import month
 from slicewise.slurm_plugin.rules.pages.charts import (
     TimeChart,
@@ -17,6 +18,7 @@ from slicewise.slurm_plugin.rules.pages.charts import (
     value_text,
 )
 from slicewise.slurm_plugin.rules.pages.month import MonthFacts, ServiceMonth, TenantMonth
+from slicewise.slurm_plugin.rules.pages.words import kwh_text
 
 CHARTED = 40
 """Tenants with drawings at most, those that were charged most: a page of a thousand is no page."""
@@ -72,6 +74,11 @@ def hours(amount_millislice_s: float | None) -> str:
     return "–" if amount_millislice_s is None else f"{amount_millislice_s / _SLICE_HOUR:,.2f}"
 
 
+def money(millionths: int | None) -> str:
+    """An exact amount in the currency."""
+    return "–" if millionths is None else money_text(millionths)
+
+
 def slices(amount_millislices: float | None) -> str:
     """Slices as a chart has them."""
     return "–" if amount_millislices is None else value_text(amount_millislices / _SLICE)
@@ -112,6 +119,8 @@ def _tenant_row(tenant: TenantMonth) -> Mapping[str, str]:
         **{name: slices(value) for name, value in means.items()},
         "kept": percent(month.kept_by_tenant(history)),
         "left": hours(month.last(history, "budget_left")),
+        "cost": money(tenant.millionths),
+        "kwh": kwh_text(tenant.energy_mj),
     }
 
 

@@ -1,12 +1,14 @@
 """A month for the tests of ``slicewise report``: October 2026 in Berlin, which has 745 hours."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from decimal import Decimal
 
 from builders.settings import site_settings
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest, HistorySeries
+from slicewise.slurm_plugin.rules.accounting.charge_lines import Charged, ChargeLine
 from slicewise.slurm_plugin.rules.accounting.statement import totals
 from slicewise.slurm_plugin.rules.accounting.types import (
     Run,
@@ -121,6 +123,16 @@ class OctoberBooks:
             for line in self.shared
             if tenant in {None, line.tenant} and since_s <= BEGIN_S < (until_s or NOW_S)
         )
+
+    def charges(
+        self, tenant: str | None, from_s: int, until_s: int
+    ) -> tuple[str, tuple[ChargeLine, ...]]:
+        who = ("2026-10-02", "science", "vision", "bert", "alice", ("1g.10gb",))
+        of = Charged(BEGIN_S, BEGIN_S + 86_400, *who, price=Decimal("0.35"))
+        return "EUR", (ChargeLine(of, 3_600_000, 350_000), ChargeLine(of, 360_000, 35_000))
+
+    def energy(self, tenant: str | None, from_s: int, until_s: int) -> Mapping[str, int]:
+        return {"vision": 9_000_000_000}
 
     def tenants(self) -> tuple[str, ...]:
         return self.names

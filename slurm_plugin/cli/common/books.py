@@ -1,11 +1,14 @@
 """The ledger's books as the daemon shows them: users see those of their own tenants."""
 
+from collections.abc import Mapping
+
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
 from slicewise.cluster.rpc.messages import ViewRequest
 from slicewise.slurm_plugin.cli.common.answer_pages import pages
+from slicewise.slurm_plugin.common.energy_requests import EnergyRequest
 from slicewise.slurm_plugin.common.ledger_requests import SharesRequest, StatementRequest
 from slicewise.slurm_plugin.common.tariff_requests import MOST_DAYS, ChargesRequest
 from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine, merged
@@ -65,6 +68,19 @@ class Books:
             pages(lambda after: self._daemon.call(request.model_copy(update={"after": after})))
         )
         return answers[0].currency, merged(line for answer in answers for line in answer.lines)
+
+    def energy(self, tenant: str | None, from_s: int, until_s: int) -> Mapping[str, int]:
+        """Return the millijoules of tenants' runs in that time, measured and by the table of watts;
+        none where these are too many runs to add up.
+        """
+        request = EnergyRequest.of(by="tenant", tenant=tenant, since_s=from_s, until_s=until_s)
+        try:
+            answer = self._daemon.call(request)
+        except InvalidInputError as error:
+            if error.refusal.code != Code.VALUE:
+                raise
+            return {}
+        return {line.tenant: line.energy_mj for line in answer.lines if line.tenant}
 
     def tenants(self) -> tuple[str, ...]:
         """Return the names of the tenants that the caller may see."""

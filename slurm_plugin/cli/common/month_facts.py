@@ -34,6 +34,8 @@ def month_facts(
     of_all = books.shares(tenant, begin_s, until_s)
     shares = tuple(share for share in of_all if tenant in (None, share.tenant))
     charged = {total.tenant: total for total in totals(rows, shares)}
+    currency, costs = _costs(books, tenant, begin_s, until_s)
+    energy = books.energy(tenant, begin_s, until_s)
     names = books.tenants() if tenant is None else (tenant,)
     names = (*names, *(name for name in charged if name not in names))
     by_use = sorted(charged.values(), key=lambda total: (-total.charged_millislice_s, total.tenant))
@@ -72,6 +74,7 @@ def month_facts(
         zone=zone,
         days=days,
         slices=history(CLUSTER),
+        currency=currency,
         tenants=tuple(
             TenantMonth(
                 name=name,
@@ -79,10 +82,24 @@ def month_facts(
                 days=of_days.get(name, ()),
                 services=services(name),
                 history=history(f"{name}/" if name == CLUSTER else name),
+                millionths=costs.get(name),
+                energy_mj=energy.get(name, 0),
             )
             for name in names
         ),
     )
+
+
+def _costs(
+    books: Books, tenant: str | None, begin_s: int, until_s: int
+) -> tuple[str, Mapping[str, int]]:
+    """The currency, and what each tenant's own use costs: of who had any with a tariff."""
+    currency, lines = books.charges(tenant, begin_s, until_s)
+    costs = defaultdict[str, int](int)
+    for line in lines:
+        if line.of.price is not None:
+            costs[line.of.tenant] += line.millionths or 0
+    return currency, costs
 
 
 def _by_tenant(lines: Iterable[InvoiceLine]) -> Mapping[str, tuple[InvoiceLine, ...]]:

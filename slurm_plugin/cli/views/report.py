@@ -1,8 +1,10 @@
 """A month's report for terminals."""
 
+from collections.abc import Iterator
+
 from slicewise.cluster.language.palette import FIGURES
-from slicewise.cluster.runtime.console import FittingTable, column
-from slicewise.slurm_plugin.page.report import hours, percent, slices
+from slicewise.cluster.runtime.console import Column, FittingTable, column
+from slicewise.slurm_plugin.page.report import hours, money, percent, slices
 from slicewise.slurm_plugin.rules.pages.month import (
     MonthFacts,
     in_use,
@@ -11,6 +13,7 @@ from slicewise.slurm_plugin.rules.pages.month import (
     mean,
     recorded,
 )
+from slicewise.slurm_plugin.rules.pages.words import kwh_text
 
 
 def report_table(facts: MonthFacts) -> FittingTable:
@@ -26,6 +29,7 @@ def report_table(facts: MonthFacts) -> FittingTable:
             column(
                 "slice-hours", (hours(month.charged_millislice_s) for month in months), right=True
             ),
+            *_money_and_energy(facts),
             *(
                 column(FIGURES[name].word, cells, right=True, rank=1)
                 for name, cells in means.items()
@@ -35,6 +39,16 @@ def report_table(facts: MonthFacts) -> FittingTable:
             ),
         )
     )
+
+
+def _money_and_energy(facts: MonthFacts) -> Iterator[Column]:
+    if facts.currency:
+        costs = (money(tenant.millionths) for tenant in facts.tenants)
+        yield column(facts.currency, costs, right=True)
+    if any(tenant.energy_mj for tenant in facts.tenants):
+        yield column(
+            "kWh", (kwh_text(tenant.energy_mj) for tenant in facts.tenants), right=True, rank=1
+        )
 
 
 def report_text(facts: MonthFacts) -> str:

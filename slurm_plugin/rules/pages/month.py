@@ -33,6 +33,8 @@ class TenantMonth:
         services: its services, those that were charged most first; OWNER/NAME of another's, of
             other jobs the name is "".
         history: of the tenant with the tenants below it.
+        millionths: what its own use costs, of the currency; None without a tariff.
+        energy_mj: what boards took for its own runs, in millijoules.
     """
 
     name: str
@@ -40,6 +42,8 @@ class TenantMonth:
     days: tuple[InvoiceLine, ...]
     services: tuple[ServiceMonth, ...]
     history: HistoryAnswer
+    millionths: int | None = None
+    energy_mj: int = 0
 
     @property
     def charged_millislice_s(self) -> int:
@@ -56,6 +60,7 @@ class MonthFacts:
         from_s, until_s: begin and end, or the time of the report if the month is not over.
         zone: the ledger's time zone.
         days: the days of the month that have begun.
+        currency: "" without a tariff.
     """
 
     cluster: str
@@ -66,6 +71,7 @@ class MonthFacts:
     days: tuple[Day, ...]
     slices: HistoryAnswer
     tenants: tuple[TenantMonth, ...]
+    currency: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,10 +104,14 @@ class ReportFigures:
 class ReportTenant(ReportFigures):
     """A tenant's month.
 
-    ``guarantee_kept`` is the part of the guaranteed slices that were wanted and there in time.
+    Attributes:
+        guarantee_kept: the part of the guaranteed slices that were wanted and there in time.
+        millionths, energy_mj: what its own use costs, and what boards took for it.
     """
 
     runs: int
+    millionths: int | None
+    energy_mj: int
     guarantee_kept: float | None
     services: Sequence[ReportService]
 
@@ -119,6 +129,7 @@ class MonthReport:
     guarantee_kept: float | None
     recorded: float | None
     slices_millislice_s: Mapping[str, int]
+    currency: str
     tenants: Sequence[ReportTenant]
 
 
@@ -235,6 +246,7 @@ def month_report(facts: MonthFacts) -> MonthReport:
         guarantee_kept=kept(facts.slices),
         recorded=recorded(facts.slices),
         slices_millislice_s={name: sum_millislice_s(facts.slices, name) for name in STATES},
+        currency=facts.currency,
         tenants=[_tenant(tenant) for tenant in facts.tenants],
     )
 
@@ -243,6 +255,8 @@ def _tenant(tenant: TenantMonth) -> ReportTenant:
     return ReportTenant(
         **_figures(tenant, tenant.charged),
         runs=tenant.charged.runs if tenant.charged else 0,
+        millionths=tenant.millionths,
+        energy_mj=tenant.energy_mj,
         guarantee_kept=kept_by_tenant(tenant.history),
         services=[
             ReportService(service.name, service.charged_millislice_s) for service in tenant.services

@@ -105,6 +105,19 @@ def test_charged_sums_are_those_of_the_statement(said: Said, source: OctoberBook
     }
 
 
+def test_money_and_joules_are_those_of_a_tenant_s_own_use(said: Said, source: OctoberBooks):
+    """Whoever pays; who has neither has a dash, and no joules."""
+    made = json.loads(said("report", "--json"))
+    assert made["currency"] == "EUR"
+    found = {one["tenant"]: (one["millionths"], one["energy_mj"]) for one in made["tenants"]}
+    assert found["vision"] == (385_000, 9_000_000_000)
+    assert found["nlp"] == (None, 0)
+    text = report_html(facts_of(source), NOW_S)
+    assert "<td>0.385</td><td>2.500</td>" in text
+    assert "<td>–</td><td>0.000</td>" in text
+    assert re.search(r"^vision +610\.\d+ +0\.385 +2\.500 ", said("report"), flags=re.MULTILINE)
+
+
 def test_a_service_without_a_replica_of_its_own_has_what_it_used_of_its_pool(
     said: Said, source: OctoberBooks
 ):
