@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -309,9 +310,11 @@ def stub_of(served: Served, model: str) -> int:
     """The process in which the Python backend runs a model."""
     file = f"{served.repository}/{model}/1/model.py".encode()
     for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
-        words = cmdline.read_bytes()
-        if b"triton_python_backend_stub" in words and file in words:
-            return int(cmdline.parent.name)
+        # A process of another test may end just now.
+        with suppress(OSError):
+            words = cmdline.read_bytes()
+            if b"triton_python_backend_stub" in words and file in words:
+                return int(cmdline.parent.name)
     raise AssertionError(model)
 
 
