@@ -45,6 +45,7 @@ class Served:
         load_timeout_s: float = PATIENCE_S,
         checked: frozenset[str] = frozenset(),
         answered: Mapping[str, Answered] = MappingProxyType({}),
+        loading: frozenset[str] = frozenset(),
     ) -> ReplicaModels | None:
         """What it has once it was told to have these models beside its own."""
         services = tuple((name, f"{name}-service") for name in names)
@@ -56,6 +57,7 @@ class Served:
                 services=services,
                 checked=checked,
                 answered=tuple(answered.items()),
+                loading=loading,
                 load_timeout_s=load_timeout_s,
             ),
         )

@@ -119,6 +119,7 @@ class Replica:
         tenant, node: whose it is, and where it runs, for the log.
         adapters: the LoRA adapters that it is to have: names and directories.
         models: the models of its pool that it is to have beside its own.
+        loading: those of them that it was told to load by another call, which goes on.
         services: the service of each of them, without the tenant.
         checked: those models that must answer an inference.
         answered: requests that models had answered and failed when it was asked last.
@@ -142,6 +143,7 @@ class Replica:
     answered: tuple[tuple[str, Answered], ...] = field(default=(), compare=False)
     load_timeout_s: float = field(default=DEFAULT_START_TIMEOUT_S, compare=False)
     grpc_port: int = field(default=0, compare=False)
+    loading: frozenset[str] = frozenset()
     tenant: str = field(default="", compare=False)
     node: str = field(default="", compare=False)
 
@@ -353,15 +355,15 @@ async def _fitted(
 async def fit_models(gateway: Path, replica: Replica) -> ReplicaModels | None:
     """Let a replica unload the models that it is not to have, then load one that it lacks.
 
-    One at a time, so that whoever asks for the next knows what came of this one. Its own model is
-    never unloaded. If it lacks none, another one that fails all requests since it was asked last,
-    an inference for us included, is loaded again: a model's process may have ended, and its server
-    not have noticed.
+    One in each call, so that whoever asks for the next knows what came of this one. Its own model
+    is never unloaded. If it lacks none, and no other call loads one, another one that fails all
+    requests since it was asked last, an inference for us included, is loaded again: a model's
+    process may have ended, and its server not have noticed.
 
     Return what it has then, with what was loaded or refused in this call, and the memory that it
-    takes, if no other model takes some of it: one that is being unloaded, or that was not loaded to
-    its end. Return None if it does not answer, so that nothing is known. Never raises, whatever the
-    engine's code does. Reads a bounded part of each answer.
+    takes, if no other model takes some of it: one that is being loaded or unloaded, or that was not
+    loaded to its end. Return None if it does not answer, so that nothing is known. Never raises,
+    whatever the engine's code does. Reads a bounded part of each answer.
     """
     engine = replica.engine
     if not isinstance(engine, PooledEngine):
@@ -369,10 +371,10 @@ async def fit_models(gateway: Path, replica: Replica) -> ReplicaModels | None:
     try:
         peer = _Peer(replica, context(gateway, replica.certificate))
         ready, leaving = await _without_surplus(peer, engine)
-        lacking, answered = replica.models - ready, dict(replica.answered)
+        lacking, answered = replica.models - ready - replica.loading, dict(replica.answered)
         if lacking:
             leaving = await _until_others_left(peer, engine)
-        elif engine.answered_path:
+        elif engine.answered_path and not replica.loading:
             before, answered = answered, dict(await _answered(peer, engine))
             in_doubt = {
                 model
@@ -384,9 +386,15 @@ async def fit_models(gateway: Path, replica: Replica) -> ReplicaModels | None:
             # process has ended has no memory to wait for, and Triton calls it unloading for ever.
             await _unload(peer, engine, lacking)
             ready, leaving = ready - lacking, leaving | lacking
-        model = min(lacking, default=None)
-        models = await _with(gateway, peer, engine, ready, model) if model else ReplicaModels(ready)
-        is_known = not (leaving or models.refused)
+        models = ReplicaModels(ready)
+        if lacking:
+            models = await _with(gateway, peer, engine, ready, min(lacking))
+            with suppress(*_NO_ANSWER):
+                # Another call may have loaded one meanwhile.
+                seen = await _models(peer, engine)
+                models = replace(models, ready=engine.ready_models(seen).difference(models.refused))
+                leaving |= engine.loading_models(seen)
+        is_known = not (leaving or models.refused or replica.loading)
         text, _ = await _told(gateway, replica, MEMORY) if is_known else (b"", 0.0)
         return replace(models, answered=answered, memory=server_memory(text))
     except _NO_ANSWER:

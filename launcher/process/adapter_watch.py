@@ -1,7 +1,7 @@
 """Lets replicas that serve load and unload LoRA adapters as their service's newest file says."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slicewise.cluster.language.adapters import model_name
@@ -163,11 +163,18 @@ class AdapterWatch:
         """Begin to tell each replica that lacks an adapter, or has one too many."""
         self._fits.look()
 
-    def _due(self, key: str, run: Run, replica: Replica, now_s: float) -> Replica | None:
+    def _due(
+        self,
+        key: str,
+        run: Run,
+        replica: Replica,
+        now_s: float,
+        being_told: Sequence[Replica],
+    ) -> Replica | None:
         """Return the replica if it is to be told."""
         fitted = self._of(key, run)
         is_settled = fitted is not None and (fitted.refused == {} or now_s - fitted.at_s < _AGAIN_S)
-        return None if is_settled else replica
+        return None if is_settled or being_told else replica
 
     def _heard(self, key: str, run: Run, told: Replica, refused: Mapping[str, str] | None) -> None:
         self._fitted[key, run] = _Fitted(told.adapters, refused, time.monotonic())

@@ -119,25 +119,37 @@ class ModelWatch:
             if report.models is not None
         }
 
-    def _due(self, key: str, run: Run, replica: Replica, now_s: float) -> Replica | None:
-        """Return what to tell a replica: at once what is new or lacks, else now and then."""
+    def _due(
+        self,
+        key: str,
+        run: Run,
+        replica: Replica,
+        now_s: float,
+        being_told: Sequence[Replica],
+    ) -> Replica | None:
+        """Return what to tell a replica: at once what is new or lacks, else now and then.
+
+        While it loads a model, one that it lacks as well is loaded beside that.
+        """
         report = self._reports.get((key, run))
         if report is None:
-            return replica
-        answered = {} if report.models is None else report.models.answered
+            return None if being_told else replace(replica, checked=frozenset())
+        models = report.models or ReplicaModels()
         told = replace(
             replica,
-            models=replica.models - report.refused(now_s).keys(),
-            checked=replica.checked.difference(report.unchecked(now_s)),
-            answered=tuple(sorted(answered.items())),
+            models=replica.models.difference(report.refused(now_s)),
+            answered=tuple(sorted(models.answered.items())),
         )
-        if told != replace(report.told, checked=told.checked):
+        if being_told:
+            return _beside(told, models.ready, being_told)
+        lacking = told.models - models.ready
+        checked = frozenset() if lacking else told.checked.difference(report.unchecked(now_s))
+        told = replace(told, checked=checked)
+        if told != replace(report.told, checked=told.checked, loading=frozenset()):
             return told
         waits_s = _DOUBT_S if report.is_in_doubt else _SELDOM_S
         waits_s = _ANSWERS_S if report.is_silent else waits_s
-        lacks = (
-            report.models is not None and not report.is_silent and told.models - report.models.ready
-        )
+        lacks = report.models is not None and not report.is_silent and lacking
         return told if lacks or now_s - report.at_s >= waits_s else None
 
     def _heard(self, key: str, run: Run, told: Replica, answer: ReplicaModels | None) -> None:
@@ -148,6 +160,18 @@ class ModelWatch:
             if answer is None
             else _later(report, told, answer, now_s, self._loads.get(run, 0))
         )
+
+
+def _beside(told: Replica, ready: frozenset[str], being_told: Sequence[Replica]) -> Replica | None:
+    """Return what to tell a replica while it loads a model; None if that has to wait.
+
+    There is memory for both only if it is to have the one that it loads.
+    """
+    first, *others = being_told
+    loading = first.models - ready - first.loading
+    lacking, surplus = told.models - ready - loading, ready - told.models - {told.model}
+    is_beside = loading and loading <= told.models and (lacking or surplus) and not others
+    return replace(told, loading=loading, checked=frozenset()) if is_beside else None
 
 
 def _later(
@@ -175,7 +199,7 @@ def _later(
     refused_s |= dict.fromkeys(answer.refused, now_s)
     again = dict(report.again)
     # What it lacks is loaded first; without that, what fails.
-    for model in answer.load_s if told.models <= before.ready else ():
+    for model in told.checked & answer.load_s.keys():
         again[model] = (again.get(model, (0, 0.0))[0] + 1, now_s)
     return _Report(
         told,

@@ -1,7 +1,7 @@
 """Lets replicas that serve fit what the plan says of them: adapters, models of a pool."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from slicewise.cluster.language.service import tenant_of
@@ -25,11 +25,12 @@ class ReplicaFits(Generic[_Answer]):
     def __init__(
         self,
         fit: Callable[[Replica], Awaitable[_Answer]],
-        due: Callable[[str, Run, Replica, float], Replica | None],
+        due: Callable[[str, Run, Replica, float, Sequence[Replica]], Replica | None],
         hear: Callable[[str, Run, Replica, _Answer], None],
     ) -> None:
         """``due`` returns what to tell a replica now, None if nothing is due.
 
+        Its last argument is what the replica is being told, and has not answered yet.
         ``hear`` gets what was told and the answer, unless the replica has gone meanwhile.
         """
         self._questions = ReplicaQuestions(fit, self._heard)
@@ -54,7 +55,8 @@ class ReplicaFits(Generic[_Answer]):
             if now_s < self._questions.rests_until_s(key):
                 continue
             for run, replica in replicas.items():
-                if (told := self._due(key, run, replica, now_s)) is not None:
+                being_told = self._questions.open(key, run)
+                if (told := self._due(key, run, replica, now_s, being_told)) is not None:
                     self._questions.begin(key, run, told)
 
     def _heard(self, key: str, run: Run, told: Replica, answer: _Answer) -> None:

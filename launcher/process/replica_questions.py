@@ -16,7 +16,7 @@ _Answer = TypeVar("_Answer")
 
 
 class ReplicaQuestions(Generic[_Answer]):
-    """Asks each replica one question at a time.
+    """Asks each replica a question once at a time.
 
     None waits for those of other tenants, nor for the slow ones of its own service.
     """
@@ -31,7 +31,7 @@ class ReplicaQuestions(Generic[_Answer]):
         self._hear = hear
         self._places = asyncio.Semaphore(_ASKED_IN_ALL)
         self._tenants: dict[str, TenantShare] = {}
-        self._open: dict[tuple[str, Run], asyncio.Task[None]] = {}
+        self._open: dict[tuple[str, Run], dict[Replica, asyncio.Task[None]]] = {}
 
     def forget_others(self, tenants: Container[str]) -> None:
         """Forget what tenants have taken that are not among these."""
@@ -39,18 +39,24 @@ class ReplicaQuestions(Generic[_Answer]):
 
     def end_others(self, is_there: Callable[[str, Run], bool]) -> None:
         """End questions to replicas that have gone: some answers take minutes."""
-        for (key, run), question in self._open.items():
+        for (key, run), questions in self._open.items():
             if not is_there(key, run):
-                question.cancel()
+                for question in questions.values():
+                    question.cancel()
 
     def rests_until_s(self, key: str) -> float:
         """Return when the replicas of ``tenant/service`` may be asked, by the monotonic clock."""
         return self._share(key).rests_until_s
 
+    def open(self, key: str, run: Run) -> tuple[Replica, ...]:
+        """Return what a replica is being asked."""
+        return tuple(self._open.get((key, run), ()))
+
     def begin(self, key: str, run: Run, replica: Replica) -> None:
-        """Begin to ask it, unless it is being asked."""
-        if (key, run) not in self._open:
-            self._open[key, run] = asyncio.create_task(self._asked(key, run, replica))
+        """Begin to ask it, unless it is being asked just that."""
+        questions = self._open.setdefault((key, run), {})
+        if replica not in questions:
+            questions[replica] = asyncio.create_task(self._asked(key, run, replica))
 
     def _share(self, key: str) -> TenantShare:
         return self._tenants.setdefault(tenant_of(key), TenantShare())
@@ -63,5 +69,7 @@ class ReplicaQuestions(Generic[_Answer]):
                 answer = await asking
             tenant.has_taken(asking.cpu_s)
         finally:
-            del self._open[key, run]
+            del self._open[key, run][replica]
+            if not self._open[key, run]:
+                del self._open[key, run]
         self._hear(key, run, replica, answer)

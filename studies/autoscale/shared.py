@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from slicewise.cluster.language.starts import StartClass
 from slicewise.launcher.rules.gateway.types import Load
 from slicewise.launcher.rules.pools.model_work import ModelWork, model_work
-from slicewise.launcher.rules.pools.placement import first_of, place
+from slicewise.launcher.rules.pools.placement import next_load, place
 from slicewise.launcher.rules.pools.types import PoolModel, PoolReplica
 from slicewise.simulation.rules.services.request_queue import RunningReplica, ServiceRequests
 from studies.autoscale.workload import Workload
@@ -232,7 +232,7 @@ class SharedWorld(World):
         if lacking and replica.loading is None:
             # One after the other: what is chosen is told once the one before is loaded.
             having = Counter(_name(have) for one in self.ready for have in one.models)
-            first = first_of((self._models[_name(lacked)] for lacked in lacking), having)
+            first = next_load((self._models[_name(lacked)] for lacked in lacking), (), having)
             replica.loading = model = _number(first.model)
             replica.to_have |= {model}
             load_s = self.workload.starts.load_s

@@ -119,7 +119,7 @@ async def test_it_loads_and_unloads_models_and_stays_fit_for_requests(served: Se
     assert await served.is_ready()
 
 
-async def test_no_connection_waits_for_a_load(served: Served):
+async def test_neither_a_connection_nor_another_load_waits_for_a_load(served: Served):
     """Triton's few threads each serve connections one after the other: a load may have none."""
     begun, may_end = (served.repository.parent / name for name in ("begun", "may end"))
     waits = f"""import os; open({str(begun)!r}, "w").close()
@@ -134,11 +134,17 @@ async def test_no_connection_waits_for_a_load(served: Served):
     await until_true(begun.exists)
     for connection in kept:
         assert await connection.inferred(OWN, 1) == 200
+    # Another model is loaded beside it; it would take as long after it.
+    beside = await served.fits(SLOW, OTHER, loading=frozenset({SLOW}))
+    assert beside is not None
+    assert (beside.ready, beside.load_s.keys()) == ({OWN, OTHER}, {OTHER})
+    assert beside.memory == ServerMemory()
+    assert await served.is_ready(OTHER)
     assert not loading.done()
     may_end.touch()
     loaded = await loading
     assert loaded is not None
-    assert loaded.ready == {OWN, SLOW}
+    assert (loaded.ready, loaded.load_s.keys()) == ({OWN, OTHER, SLOW}, {SLOW})
     for connection in kept:
         connection.close()
 

@@ -10,6 +10,7 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stand_ins import pool_world
 from stand_ins.pool_world import END_TICKS, Array, PoolWorld, Service, a_pool_world, pooled
 
 from slicewise.launcher.rules.gateway.types import ServerMode
@@ -151,6 +152,24 @@ def test_what_is_asked_is_loaded_before_what_only_fills_memory():
             loaded += sorted(server.ready.difference(loaded))
     assert loaded == ["ma", "md", "mb", "mc"]
     assert world.starts == 1
+
+
+def test_what_is_asked_waits_for_no_load_that_nobody_asked(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pool_world, "LOAD_TICKS", 20)
+    world = a_pool_world([20, 20, 20, 20], quota=1, work=1, concurrency=9)
+    kept_busy(world, 10)
+    (server,) = world.servers.values()
+    assert server.loading == {"mb"}
+    world.pass_second({"c": 1, "d": 1})
+    began_s, loads = world.now_s, set[frozenset[str]]()
+    while world.services["c"].waiting:
+        world.turn()
+        world.pass_second({})
+        loads.add(server.loading)
+    assert frozenset({"mb", "mc"}) in loads
+    # Of the two that are asked one at a time.
+    assert not any({"mc", "md"} <= loading for loading in loads)
+    assert world.now_s - began_s <= 20 + 3
 
 
 def test_models_that_fit_no_replica_together_keep_two_though_one_could_do_the_work():

@@ -105,9 +105,13 @@ class Service:
 
 @dataclass
 class Question:
-    """What the launcher asks of a replica: to have ``models``; ``load`` comes last."""
+    """What the launcher asks of a replica: to have ``models``; ``load`` comes last.
+
+    ``loading`` are those that another question loads.
+    """
 
     models: frozenset[str]
+    loading: frozenset[str] = frozenset()
     ready: frozenset[str] | None = None
     load: str = ""
     ticks: int = 0
@@ -123,8 +127,12 @@ class ModelServer:
     own: str
     ready: set[str]
     lost: set[str] = field(default_factory=set)
-    question: Question | None = None
+    questions: list[Question] = field(default_factory=list)
     loads: int = 1
+
+    @property
+    def loading(self) -> frozenset[str]:
+        return frozenset(question.load for question in self.questions if question.load)
 
 
 @dataclass
@@ -336,10 +344,22 @@ class PoolWorld:
             server, models = self.servers.get(run.job_id), self.orders[key].get(place)
             if server is None or models is None:
                 continue
+            hash(models)
             if models != {server.own} and self.is_memory_known:
                 assert self.mib(models | {server.own}) <= ROOM_MIB, "memory is exceeded by orders"
-            if server.question is None and self._is_due(place, models):
-                server.question = Question(self._asked(place, models))
+            if not server.questions and self._is_due(place, models):
+                server.questions.append(Question(self._asked(place, models)))
+            elif len(server.questions) == 1 and place in self.reports:
+                self._ask_beside(place, server, models)
+
+    def _ask_beside(self, place: Place, server: ModelServer, models: frozenset[str]) -> None:
+        """What it loads goes on; there is memory for more only if it is to have that."""
+        (first,), ready = server.questions, self.reports[place].models.ready
+        told = self._asked(place, models)
+        loading = first.models - ready - first.loading
+        lacking, surplus = told - ready - loading, ready - told - {server.own}
+        if loading and loading <= told and (lacking or surplus):
+            server.questions.append(Question(told, loading))
 
     def _asked(self, place: Place, models: frozenset[str]) -> frozenset[str]:
         report = self.reports.get(place)
@@ -357,24 +377,23 @@ class PoolWorld:
             or self.now_s - report.at_s >= ASKS_TICKS
         )
 
-    def _answer(self, place: Place, server: ModelServer) -> None:
+    def _answer(self, place: Place, server: ModelServer, question: Question) -> None:
         """Take a question one tick further."""
-        question = server.question
-        if question is None:
-            return
         if question.ready is None:
             for model in server.ready - question.models - {server.own}:
                 self._unload(place, server, model)
             question.ready = frozenset(server.ready)
-            lacking = question.models - server.ready
+            lacking = question.models - server.ready - question.loading
             assert len(lacking - server.lost) <= 1, "models are told before others are loaded"
             question.load = min(lacking, default="")
             question.ticks = LOAD_TICKS if question.load else 0
+            if self.is_memory_known and len(server.ready | server.loading) > 1:
+                assert self.mib(server.ready | server.loading) <= ROOM_MIB, "memory is exceeded"
         question.ticks -= 1
         if question.ticks > 0:
             return
-        server.question = None
-        load_s, refused, ready = {}, {}, question.ready
+        server.questions.remove(question)
+        load_s, refused = {}, {}
         if model := question.load:
             if self.fails or model in self.broken:
                 self.fails = max(0, self.fails - 1)
@@ -383,11 +402,9 @@ class PoolWorld:
                 server.ready.add(model)
                 server.loads += 1
                 server.lost.discard(model)
-                ready |= {model}
                 load_s = {model: float(LOAD_TICKS)}
-                if self.is_memory_known and len(server.ready) > 1:
-                    assert self.mib(server.ready) <= ROOM_MIB, "memory is exceeded"
-        memory = ServerMemory(gpu_mib=CONTEXT_MIB + self.mib(ready))
+        ready, is_known = frozenset(server.ready), not (server.loading or question.loading)
+        memory = ServerMemory(gpu_mib=CONTEXT_MIB + self.mib(ready) if is_known else 0)
         from_node = self.on_node & load_s.keys()
         answer = ReplicaModels(
             ready, refused, len(load_s), load_s, memory=memory, from_node=from_node
@@ -452,11 +469,11 @@ class PoolWorld:
         """Another launcher begins, which knows nothing; questions end without an answer."""
         self.state, self.reports, self.orders, self.proved = {}, {}, {}, set()
         for server in self.servers.values():
-            question, server.question = server.question, None
-            if question is not None and question.load and not self.fails:
+            if not self.fails:
                 # The server goes on with what it was told.
-                server.loads += question.load not in server.ready
-                server.ready.add(question.load)
+                server.loads += len(server.loading - server.ready)
+                server.ready |= server.loading
+            server.questions.clear()
 
     def kill(self, run: int) -> None:
         """The server dies, with all that it has in flight."""
@@ -496,7 +513,9 @@ class PoolWorld:
             self._pass(service, service.arrays[number], index, slot)
         for _, number, index, slot in list(self.slots()):
             if slot.state == "running":
-                self._answer((number, index), self.servers[slot.run])
+                server = self.servers[slot.run]
+                for question in list(server.questions):
+                    self._answer((number, index), server, question)
         for name, more in arrivals.items():
             service = self.services[name]
             if service.is_routed and not service.is_closing:

@@ -543,6 +543,9 @@ class PooledEngine(Engine, Protocol):
     def leaving_models(self, body: bytes) -> frozenset[str]:
         """Read the same answer: the models that are being unloaded, and still take memory."""
 
+    def loading_models(self, body: bytes) -> frozenset[str]:
+        """Read the same answer: the models that are being loaded."""
+
     @property
     def answered_path(self) -> str:
         """Path at which the server says how many requests each model has answered and failed.

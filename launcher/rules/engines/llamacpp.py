@@ -162,6 +162,10 @@ class LlamaCpp(OpenAIEngine):
         """Read the models whose server finishes what it has."""
         return _Loaded.parse(body).in_state("leaving")
 
+    def loading_models(self, body: bytes) -> frozenset[str]:
+        """Read the models whose server is not fit yet."""
+        return _Loaded.parse(body).in_state("loading")
+
     def load_model(self, model: str, service: str) -> Request:
         """Build the order to start the model's server."""
         return json_request(f"{MODELS}/load", {"model": model, "service": service})

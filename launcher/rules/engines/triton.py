@@ -243,6 +243,10 @@ class Triton:
         """Read the models with a version that waits for its last requests, or frees its memory."""
         return models_in_state(body, "UNLOADING")
 
+    def loading_models(self, body: bytes) -> frozenset[str]:
+        """Read the models with a version that is not ready yet."""
+        return models_in_state(body, "LOADING")
+
     def load_model(self, model: str, _service: str) -> Call:
         """Build a load by the repository extension: requests name the model itself.
 

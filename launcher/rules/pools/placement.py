@@ -1,16 +1,16 @@
 """Decides which replica of a pool has which models.
 
 What is loaded stays loaded while its memory is not needed: a model that nobody asks costs nothing
-but memory. A model that is asked and nowhere ready goes to the replica with the least to do; what
-is evicted for it is what costs least to lose: the time of a load times the chance of a request, for
-each MiB. A replica that has more to do than it can passes work on to others: a second replica loads
-one of its models, or it gives up a model that others have, too. Memory that is left has copies of
-what is asked most: a replica that is new, or alone with nothing to do, else waits for a load while
-requests wait for it.
+but memory. A model that is asked and nowhere ready goes to a replica with little to do, and of
+these to the one where it is ready soonest; what is evicted for it is what costs least to lose: the
+time of a load times the chance of a request, for each MiB. A replica that has more to do than it
+can passes work on to others: a second replica loads one of its models, or it gives up a model that
+others have, too. Memory that is left has copies of what is asked most: a replica that is new, or
+alone with nothing to do, else waits for a load while requests wait for it.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slicewise.cluster.rpc.messages import SlotPlace
@@ -36,6 +36,7 @@ class _Replica:
 
     seen: PoolReplica
     models: set[str]
+    coming: set[str]
 
     @property
     def place(self) -> SlotPlace:
@@ -51,7 +52,11 @@ class _Pool:
     def __init__(self, models: Iterable[PoolModel], replicas: Iterable[PoolReplica]) -> None:
         self.models = {model.model: model for model in models}
         self.replicas = [
-            _Replica(seen, {seen.own, *seen.models} & self.models.keys())
+            _Replica(
+                seen,
+                {seen.own, *seen.models} & self.models.keys(),
+                set(seen.coming & self.models.keys()),
+            )
             for seen in sorted(replicas, key=lambda replica: replica.place)
         ]
         self.having = Counter(name for replica in self.replicas for name in replica.models)
@@ -74,7 +79,11 @@ class _Pool:
         if lacking <= 0:
             return frozenset()
         evicted = set[str]()
-        for name in sorted(replica.models - {replica.seen.own}, key=self._worth):
+
+        def order(name: str) -> tuple[bool, bool, float, str]:
+            return self.is_last_asked(name), name in replica.coming, self._worth(name), name
+
+        for name in sorted(replica.models - {replica.seen.own}, key=order):
             if lacking <= 0:
                 break
             if not self.models[name].memory_mib or not self._gives_way(name, model):
@@ -92,23 +101,39 @@ class _Pool:
         return not weaker.is_kept or to.is_asked
 
     def worth(self, names: Collection[str]) -> float:
-        return sum(self._worth(name)[1] for name in names)
+        return sum(map(self._worth, names))
 
-    def _worth(self, name: str) -> tuple[bool, float, str]:
-        """What is lost with a model, for each MiB; those that are asked now are worth most."""
+    def is_last_asked(self, name: str) -> bool:
+        """Whether requests for it have no other replica."""
+        return self.having[name] == 1 and self.models[name].is_asked
+
+    def _worth(self, name: str) -> float:
+        """What is lost with a model, for each MiB."""
         model = self.models[name]
-        is_last = self.having[name] == 1
         asked = model.requests_per_s * model.load_s / max(1, model.memory_mib)
-        return is_last and model.is_asked, model.urgency + asked if is_last else 0.0, name
+        return model.urgency + asked if self.having[name] == 1 else 0.0
+
+    def waits_s(self, replica: _Replica, evicted: Collection[str]) -> float:
+        """Seconds until a replica can load one more model that is asked, at most.
+
+        Others that are asked come first, and what it loads is unloaded once it is loaded.
+        """
+        return sum(
+            self.models[name].load_s
+            for name in replica.coming
+            if self.models[name].is_asked or name in evicted
+        )
 
     def add(self, replica: _Replica, model: PoolModel, evicted: Collection[str]) -> None:
         for name in evicted:
             self.remove(replica, name)
         replica.models.add(model.model)
+        replica.coming.add(model.model)
         self.having[model.model] += 1
 
     def remove(self, replica: _Replica, name: str) -> None:
         replica.models.remove(name)
+        replica.coming.discard(name)
         self.having[name] -= 1
 
 
@@ -143,18 +168,34 @@ def place(models: Iterable[PoolModel], replicas: Iterable[PoolReplica]) -> Place
     return Placed(placement, frozenset(unplaced))
 
 
-def first_of(lacking: Iterable[PoolModel], having: Mapping[str, int]) -> PoolModel | None:
-    """Return which of the models that a replica lacks it loads first: it loads one after the other.
+def next_load(
+    lacking: Iterable[PoolModel], loading: Sequence[PoolModel], having: Mapping[str, int]
+) -> PoolModel | None:
+    """Return which of the models that a replica lacks it begins to load now, if any.
 
-    It is the one with the most to do for each replica, then the one that is asked most for each;
-    ``having`` is how many have each model ready.
+    It is one that requests wait for because no replica has it; then the one with the most to do for
+    each replica, then the one that is asked most for each. ``having`` is how many have each model
+    ready. They come one after the other, but no request waits for what is loaded without one:
+    nobody can end a load, and one beside it is over no later than one after it.
     """
 
-    def order(model: PoolModel) -> tuple[float, float, str]:
-        replicas = 1 + having[model.model]
-        return -model.urgency / replicas, -model.requests_per_s / replicas, model.model
+    def is_awaited(model: PoolModel) -> bool:
+        return model.is_asked and not having[model.model]
 
-    return min(lacking, key=order, default=None)
+    def order(model: PoolModel) -> tuple[bool, float, float, str]:
+        replicas = 1 + having[model.model]
+        return (
+            not is_awaited(model),
+            -model.urgency / replicas,
+            -model.requests_per_s / replicas,
+            model.model,
+        )
+
+    first = min(lacking, key=order, default=None)
+    if first is None or not loading:
+        return first
+    is_beside = len(loading) == 1 and is_awaited(first) and not is_awaited(loading[0])
+    return first if is_beside else None
 
 
 def _placed(pool: _Pool, model: PoolModel) -> bool:
@@ -164,7 +205,14 @@ def _placed(pool: _Pool, model: PoolModel) -> bool:
         if (evicted := pool.evicted(replica, model)) is not None:
             # One without evictions is preferred as long as nothing waits there.
             load = pool.load(replica) + model.work
-            cost = (max(load, FULL), pool.worth(evicted), load, replica.place)
+            cost = (
+                max(load, FULL),
+                any(map(pool.is_last_asked, evicted)),
+                pool.waits_s(replica, evicted),
+                pool.worth(evicted),
+                load,
+                replica.place,
+            )
             choices.append((cost, replica, evicted))
     if not choices:
         return False

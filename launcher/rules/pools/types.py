@@ -87,6 +87,7 @@ class PoolReplica:
         models: those that it has, or is to have, its own included.
         refused: those that it could not load.
         memory_mib: memory for models; None is not known and takes all.
+        coming: those of ``models`` that it has not loaded yet.
     """
 
     place: SlotPlace
@@ -94,6 +95,7 @@ class PoolReplica:
     models: frozenset[str]
     refused: frozenset[str] = frozenset()
     memory_mib: int | None = None
+    coming: frozenset[str] = frozenset()
 
 
 Placement = Mapping[SlotPlace, frozenset[str]]

@@ -12,7 +12,7 @@ from slicewise.cluster.language.starts import LONGEST_NODE
 from slicewise.cluster.rpc.messages import ModelPlace, SlotPlace
 from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Server, ServerMode
 from slicewise.launcher.rules.pools.model_work import ModelWork
-from slicewise.launcher.rules.pools.placement import Placed, first_of, place
+from slicewise.launcher.rules.pools.placement import Placed, next_load, place
 from slicewise.launcher.rules.pools.room import memory_mib, replica_memory
 from slicewise.launcher.rules.pools.types import (
     Placement,
@@ -204,6 +204,7 @@ class SharedReplica:
             frozenset(self.told.models) | {self.member.model},
             refused if is_open else models,
             self.memory_mib,
+            frozenset(self.told.models) - self.stays,
         )
 
     def mode(
@@ -331,8 +332,7 @@ def shared(
     loaded in the replica that is ``going``; ``placed`` holds for the others if all of them serve. A
     model that is to go gets no new requests first, and is unloaded once it has none. What is to
     come is chosen after that, so that a replica never gets requests for what it was just told to
-    give up. Models come one after the other: what is asked meanwhile is not kept waiting by copies
-    of others.
+    give up. Models come one after the other, or one that is asked beside one that is not.
     """
     arrays = {member.model: member.newest.array_job_id for member in pool.members}
     keys = {member.model: member.key for member in pool.members}
@@ -365,11 +365,14 @@ def shared(
                     draining.add(name)
         if not replica.is_verified:
             continue
-        before = to_have & replica.told.models.keys()
-        is_loading = not before <= replica.stays
-        coming = first_of((pool.models[name] for name in to_have - before), having)
+        before = to_have.intersection(replica.told.models)
+        coming = next_load(
+            [pool.models[name] for name in to_have - before],
+            [pool.models[name] for name in before - replica.stays],
+            having,
+        )
         to_have = before
-        if coming is not None and not (draining or is_loading):
+        if coming is not None and not draining:
             to_have |= {coming.model}
         told[replica.member.key][replica.place] = replace(
             replica.told,

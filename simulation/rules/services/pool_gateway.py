@@ -31,22 +31,18 @@ class _Line:
 
 @dataclass(slots=True, eq=False)
 class _Server(SharedServer):
-    """The server of one run: its models, which it loads one after the other.
+    """The server of one run, with its models.
 
     Attributes:
         ready: models that answer, beside its own.
-        to_have: models that it was told to have.
-        loading: the model that it loads; "" while it loads none.
-        loaded_s: when that answers, in Unix seconds.
+        loaded_s: when the models that it loads answer, in Unix seconds.
         loads: how many models it has loaded, its own included.
         load_s: seconds that the last load of each took.
         lines: what it has of other services, by ``tenant/service``.
     """
 
     ready: set[str] = field(default_factory=set)
-    to_have: frozenset[str] = frozenset()
-    loading: str = ""
-    loaded_s: float = 0.0
+    loaded_s: dict[str, float] = field(default_factory=dict)
     loads: int = 1
     load_s: dict[str, float] = field(default_factory=dict)
     lines: dict[str, _Line] = field(default_factory=dict)
@@ -83,16 +79,16 @@ class PoolGateway(ServiceGateway):
         view = super().follow(view)
         now_s = self.requests.now_s
         for server in self.server_of.values():
-            if server.loading and server.loaded_s <= now_s:
-                server.ready.add(server.loading)
-                server.loading = ""
-                self._load_next(server)
+            loaded = {name for name, at_s in server.loaded_s.items() if at_s <= now_s}
+            server.ready |= loaded
+            for name in loaded:
+                del server.loaded_s[name]
         return view
 
     @property
     def is_loading(self) -> bool:
         """Whether a replica loads another service's model."""
-        return any(server.loading for server in self.server_of.values())
+        return any(server.loaded_s for server in self.server_of.values())
 
     def models(self, array_job_id: int) -> Mapping[Run, ReplicaModels]:
         """What replicas that have loaded their model say of all models."""
@@ -115,18 +111,14 @@ class PoolGateway(ServiceGateway):
             if to_have is None:
                 continue
             server = self.server_of[run]
-            server.to_have = to_have
             server.ready &= to_have
-            if not server.loading:
-                self._load_next(server)
+            for model in sorted(to_have - server.ready - server.loaded_s.keys() - {self.model}):
+                self._load(server, model)
 
-    def _load_next(self, server: _Server) -> None:
-        lacking = sorted(server.to_have - server.ready - {self.model})
-        if not lacking:
-            return
-        now_s, model = self.requests.now_s, lacking[0]
+    def _load(self, server: _Server, model: str) -> None:
+        now_s = self.requests.now_s
         owner = next(gateway for gateway in self._pool.values() if gateway.model == model)
-        server.loading, server.loaded_s = model, now_s + owner.model_load_s
+        server.loaded_s[model] = now_s + owner.model_load_s
         server.load_s[model] = owner.model_load_s
         server.loads += 1
         owner.loads_s.append(now_s)

@@ -2,15 +2,21 @@
 
 import pytest
 
-from slicewise.launcher.rules.pools.placement import first_of, place
+from slicewise.launcher.rules.pools.placement import next_load, place
 from slicewise.launcher.rules.pools.types import PoolModel, PoolReplica
 
 
 def a_replica(
-    number: int, *models: str, memory_mib: int | None = 100, refused: tuple[str, ...] = ()
+    number: int,
+    *models: str,
+    memory_mib: int | None = 100,
+    refused: tuple[str, ...] = (),
+    coming: tuple[str, ...] = (),
 ) -> PoolReplica:
     """Its first model is its own."""
-    return PoolReplica((number, 0), models[0], frozenset(models), frozenset(refused), memory_mib)
+    return PoolReplica(
+        (number, 0), models[0], frozenset(models), frozenset(refused), memory_mib, frozenset(coming)
+    )
 
 
 def a_model(name: str, work: float = 0.0, memory_mib: int = 40, **more: float) -> PoolModel:
@@ -138,10 +144,50 @@ def test_first_is_loaded_what_has_most_to_do_for_each_replica_then_what_is_asked
     often, never = a_model("often", requests_per_s=0.1), a_model("never")
     lacking = [never, often, shared, busy]
     order = []
-    while first := first_of(lacking, {"shared": 1} | dict.fromkeys(["busy", "often", "never"], 0)):
+    having = {"shared": 1} | dict.fromkeys(["busy", "often", "never"], 0)
+    while first := next_load(lacking, (), having):
         order.append(first.model)
         lacking.remove(first)
     assert order == ["busy", "shared", "often", "never"]
+
+
+def test_what_requests_wait_for_is_loaded_before_copies_of_what_has_more_to_do():
+    new, copied = a_model("new", 0.1), a_model("copied", 0.9)
+    assert next_load([copied, new], (), {"copied": 1, "new": 0}) == new
+
+
+def test_what_requests_wait_for_is_loaded_beside_what_they_do_not_wait_for():
+    asked, other, never = a_model("asked", 0.1), a_model("other", 0.2), a_model("never")
+    having = dict.fromkeys(["asked", "other", "never"], 0) | {"copied": 1}
+    copied = a_model("copied", 0.9)
+    for loading in (never, copied):
+        assert next_load([asked], [loading], having) == asked
+    # No request waits for those, and no more than two are loaded at a time.
+    for lacking in ([never], [copied]):
+        assert next_load(lacking, [a_model("filling")], having | {"filling": 0}) is None
+    assert next_load([asked], [other], having) is None
+    assert next_load([asked], [never, copied], having) is None
+
+
+def test_a_model_that_is_asked_goes_where_it_is_ready_soonest():
+    models = [a_model("busy", 0.3), a_model("first", 0.1, load_s=9.0), a_model("new", 0.1)]
+    loads = a_replica(1, "a", "first", coming=("first",), memory_mib=120)
+    assert placed(models, loads, a_replica(2, "busy")) == ["a first", "busy new"]
+    # What nobody waits for does not count: the other one is loaded beside it.
+    fills = a_replica(1, "a", "never", coming=("never",), memory_mib=120)
+    assert placed(models[:1] + models[2:], fills, a_replica(2, "busy"))[0] == "a never new"
+
+
+def test_two_that_are_asked_at_once_are_loaded_by_two_replicas():
+    models = [a_model("x", 0.1), a_model("y", 0.1), a_model("b", 0.2)]
+    assert placed(models, a_replica(1, "a"), a_replica(2, "b")) == ["a x", "b y"]
+
+
+def test_what_is_loaded_makes_room_after_what_is_there():
+    """A load can't be ended."""
+    models = [a_model("new", 0.5), a_model("there", requests_per_s=0.01)]
+    full = a_replica(1, "a", "loads", "there", coming=("loads",), memory_mib=120)
+    assert placed(models, full) == ["a loads new"]
 
 
 def test_a_replica_with_enough_to_do_gets_no_copy():
