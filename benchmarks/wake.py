@@ -5,7 +5,8 @@ immediately, which shows what waking costs in seconds. The second uses a model t
 ``LOAD_S`` to load; its ratio is the report's figure. Both are made with the sandbox's scheduler
 settings, and again with those that Slurm has by default. The report also says where the time goes:
 the median of each step, from files that the replica writes and the launcher's log. Last come the
-same two models in a pool: a replica of another service runs, which loads them.
+same two models in a pool: the one replica that runs is another service's and has never had them,
+and gives up another model for each.
 """
 
 import json
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -151,7 +153,10 @@ def site_of(sandbox: Sandbox, name: str, models: Path, settings: Path | None = N
     return Site(sandbox, name, json.loads(applied.stdout)["url"], script)
 
 
-POOLED = FILE.replace('"tokens"', '"{name}"\npool = "wakes"\nmodel_mib = 64')
+POOLED = FILE.replace('"tokens"', '"{name}"\npool = "wakes"\nmodel_mib = {model_mib}')
+HOST_MIB, GUEST_MIB = 64, 9000
+"""Memory of models, of which a replica has 14,745 MiB: for the host and one other. If there were
+room, it would be filled with models that nobody has asked."""
 
 
 def pool_wakes_s(
@@ -160,42 +165,55 @@ def pool_wakes_s(
     rounds: int,
     prepare: Callable[[int], None] = lambda _number: None,
 ) -> list[float]:
-    """Seconds of the first requests to models that a running replica of their pool loads.
+    """Seconds of the first requests to models that a running replica of their pool has to load.
 
     ``repositories`` have the model of the service that runs, by "host", and that of the others, in
     the same file system: what is there twice is linked. ``prepare`` is called before each request
-    with its number.
+    with its number. One more that is asked first does not count: the replica may have it.
     """
     kind = repositories["guest"].name
     pool = repositories["guest"].with_name(f"{kind}-pool")
     home = sandbox.layout.home / sandbox.state.users[USER].name
-    host, *guests = (f"{kind}-{number}" for number in range(rounds + 1))
+    host, first, *guests = names = [f"{kind}-{number}" for number in range(rounds + 2)]
     urls: dict[str, str] = {}
-    for name in (host, *guests):
+    for name in names:
         source = repositories["host" if name == host else "guest"] / "tokens"
         shutil.copytree(source, pool / name, copy_function=os.link)
         configuration = pool / name / "config.pbtxt"
         text = configuration.read_text().replace('name: "tokens"', f'name: "{name}"')
         configuration.unlink()
         configuration.write_text(text)
-    for name in (host, *guests):
+    sandbox.run("root", ("slicewise", "tenant-quota", "set", TENANT, "--nominal", "1"))
+    for name in names:
         file = home / f"{name}.toml"
         values = {"name": name, "tenant": TENANT, "profile": PROFILE, "models": pool}
-        text = POOLED.format_map(values)
+        text = POOLED.format_map(values | {"model_mib": HOST_MIB if name == host else GUEST_MIB})
         file.write_text(text.replace("keep_alive_s = 1\n", "keep_alive_s = 600\n"))
         applied = sandbox.run(USER, ("slicewise", "service", "apply", str(file), "--json"))
         urls[name] = json.loads(applied.stdout)["url"]
-    infer(urls[host], host)
+    for name in (host, first):
+        infer(urls[name], name)
     phases, took_s = random.Random(SEED), []  # noqa: S311 -- as above
     for number, name in enumerate(guests):
         prepare(number)
+        until(partial(_is_nowhere, sandbox, name))
         time.sleep(1 + phases.random())
         began_s = time.time()
         infer(urls[name], name)
         took_s.append(time.time() - began_s)
-    for name in (host, *guests):
+    for name in names:
         sandbox.run(USER, ("slicewise", "service", "delete", name, "--now"))
+    sandbox.run("root", ("slicewise", "tenant-quota", "set", TENANT, "--nominal", "2"))
     return took_s
+
+
+def _is_nowhere(sandbox: Sandbox, name: str) -> bool:
+    """Whether no replica of its pool has the service's model, or loads it."""
+    words = ("slicewise", "service", "status", name, "--json")
+    models = json.loads(sandbox.run(USER, words).stdout)["pool"]
+    return all(
+        model["state"] == "absent" for model in models if model["service"] == f"{TENANT}/{name}"
+    )
 
 
 def changed_model(models: Path, copy: Path, lines: str) -> Path:
