@@ -2,17 +2,16 @@
 
 Slurm takes nodes of the lowest weight first, and picks the device on a node itself. So weights are
 all that can steer where a job goes: first to nodes that are at least half in use, then to other
-nodes in use, then to empty nodes, so that their GPUs stay free to be cut again, and last to empty
-nodes that are powered down, so that no job waits for a boot, and no board draws power, for nothing.
+nodes in use, last to empty nodes, so that their GPUs stay free to be cut again. Powered-down nodes
+Slurm takes after all others by itself.
 
-A weight set by Slicewise is 1,000,000 + 10 × the site's own weight + 0, 1, 2 or 3. So the site's
+A weight set by Slicewise is 1,000,000 + 10 × the site's own weight + 0, 1 or 2. So the site's
 own order stays, and the weight itself says what to put back.
 """
 
 from collections.abc import Iterable, Mapping
 
 from slicewise.cluster.language.jobs import NodeView
-from slicewise.cluster.language.slurm.node_states import is_asleep
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.common.costs import run_cost
 from slicewise.slurm_plugin.rules.quota.nodes import has_gpus
@@ -50,6 +49,5 @@ def own_weight(node: NodeView) -> int:
 
 def _weight(node: NodeView, costs: Mapping[str, Millislices]) -> int:
     held, whole = run_cost(node.gpus_allotted, costs), run_cost(node.gpus, costs)
-    empty = 3 if is_asleep(node) else 2
-    step = empty if not held else 1 if 2 * held < whole else 0
+    step = 2 if not held else 1 if 2 * held < whole else 0
     return _FIRST + _STEPS * own_weight(node) + step

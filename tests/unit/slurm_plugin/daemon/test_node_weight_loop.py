@@ -38,23 +38,6 @@ def test_the_emptier_the_later_and_the_sites_own_weight_first(used: int, own: in
 
 
 @pytest.mark.parametrize(
-    ("states", "held", "weight"),
-    [
-        ({"IDLE", "POWERED_DOWN"}, 0, 1_000_013),
-        ({"IDLE", "POWERING_DOWN"}, 0, 1_000_013),
-        ({"IDLE", "POWERING_UP"}, 0, 1_000_012),
-        # The job that has it booted, and one that it is to finish first.
-        ({"MIXED", "POWERING_UP"}, 1, 1_000_011),
-        ({"MIXED", "POWER_DOWN"}, 7, 1_000_010),
-    ],
-)
-def test_powered_down_nodes_come_last(states: set[str], held: int, weight: int):
-    one = a_node("a", *states, held=held)
-    assert changes([one], MANAGED, COSTS) == {"a": weight}
-    assert own_weights([replace(one, weight=weight)]) == {"a": 1}
-
-
-@pytest.mark.parametrize(
     "one",
     [
         a_node("a", held=7, weight=1_000_010),
