@@ -64,7 +64,7 @@ FOR_EVERYBODY: Mapping[str, Command] = {
     ),
     "energy": Command(
         "slicewise.slurm_plugin.cli.commands.energy:energy_app",
-        "Show kilowatt-hours of GPU boards, by tenant, service, person, day or node.",
+        "Show kilowatt-hours of GPU boards, by tenant, service, person, day, node or run.",
     ),
     "mig": Command(
         "slicewise.slurm_plugin.cli.commands.mig:mig_app",
