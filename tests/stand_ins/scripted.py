@@ -332,6 +332,16 @@ class NoUsage:
         return 0
 
 
+class NoEnergy:
+    """No board has drawn anything."""
+
+    def rows(self, wanted: object) -> tuple[()]:
+        return ()
+
+    def unmeasured(self, wanted: object, until_s: int) -> tuple[()]:
+        return ()
+
+
 @dataclass
 class ScriptedLedger(MemoryStore):
     """A ledger with a policy that a test assigns; the next calls raise ``failures``, one each."""
@@ -355,6 +365,7 @@ class ScriptedLedger(MemoryStore):
         default_factory=dict
     )
     usage: NoUsage = field(default_factory=NoUsage)
+    energy: NoEnergy = field(default_factory=NoEnergy)
 
     @property
     def history(self) -> Any:
