@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+from pydantic import Field
+
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from slicewise.cluster.rpc.client import DaemonClient
@@ -37,6 +39,7 @@ from slicewise.slurm_plugin.common.ledger_requests import (
 from slicewise.slurm_plugin.common.tariff_requests import ChargesAnswer, ChargesRequest
 from slicewise.slurm_plugin.common.usage_requests import TokenUsageAnswer, TokenUsageRequest
 from slicewise.slurm_plugin.rules.accounting.charge_lines import merged
+from slicewise.slurm_plugin.rules.accounting.invoice import Invoice, invoice_of
 
 _FRESH_S = 0.4
 _FRESH_FOR_S: Mapping[type[Request], float] = {
@@ -70,20 +73,33 @@ than two, and most are answered within milliseconds.
 """
 _LONGEST_TOKEN = 4096
 _KEPT = 1024
+_KEPT_LINES = 60_000
+"""Of long answers in all: a kilobyte each. The longest has half of it."""
 
 _Make = Callable[[str, Request], Coroutine[Any, Any, Answer]]
 
 
+class SummedCharges(ChargesAnswer):
+    """Charges and what they add up to; without lines and sums where there are more than a page
+    adds up.
+    """
+
+    invoice: Invoice = Field(exclude=True)
+
+
 @dataclass
 class _Kept:
+    """``lines``: of a long answer."""
+
     answer: "asyncio.Task[Answer]"
     fresh_s: float
     done_s: float = float("inf")
+    lines: int = 0
 
     @property
     def is_old(self) -> bool:
         """Whether nobody gets it any more."""
-        return time.monotonic() - self.done_s > self.fresh_s
+        return time.monotonic() - self.done_s >= self.fresh_s
 
     @property
     def has_failed(self) -> bool:
@@ -122,7 +138,12 @@ class DaemonReads:
             def done(task: "asyncio.Task[Answer]") -> None:
                 made.done_s = time.monotonic()
                 # Take the error: all who asked may have gone.
-                task.cancelled() or task.exception()
+                if task.cancelled() or task.exception() is not None:
+                    return
+                made.lines = len(getattr(task.result(), "lines", ()))
+                if made.lines:
+                    self._forget()
+                    task.get_loop().call_later(fresh_s, self._forget)
 
             kept.answer.add_done_callback(done)
             self._forget()
@@ -140,8 +161,14 @@ class DaemonReads:
 
     def _forget(self) -> None:
         """Drop answers that nobody gets any more, and of too many the oldest."""
-        fresh = [(key, kept) for key, kept in self._kept.items() if not kept.is_old]
-        self._kept = dict(fresh[-_KEPT:])
+        fresh = [(key, kept) for key, kept in self._kept.items() if not kept.is_old][-_KEPT:]
+        lines = sum(kept.lines for _, kept in fresh)
+        self._kept = {}
+        for key, kept in fresh:
+            if kept.lines and lines > _KEPT_LINES:
+                lines -= kept.lines
+            else:
+                self._kept[key] = kept
 
     async def whole(self, user: str, request: Request) -> Answer:
         """Return the answer with the pages that follow it, as many as can be shown at once.
@@ -157,8 +184,7 @@ class DaemonReads:
         answer = reduce(joined, [page async for page in self.pages(user, request, most)])
         if isinstance(answer, ChargesAnswer):
             # In a thread: of many runs it takes a while.
-            lines = await asyncio.to_thread(merged, answer.lines)
-            return answer.model_copy(update={"lines": lines})
+            return await asyncio.to_thread(_summed, answer)
         return answer
 
     async def pages(self, user: str, request: Request, most: int) -> AsyncGenerator[Answer, None]:
@@ -221,6 +247,14 @@ class DaemonReads:
 
 def _may_be_token(text: str) -> bool:
     return 0 < len(text) <= _LONGEST_TOKEN and text.isascii()
+
+
+def _summed(answer: ChargesAnswer) -> SummedCharges:
+    # Sums of a part would be taken for what is to pay.
+    lines = merged(answer.lines) if answer.more is None else ()
+    return SummedCharges.model_construct(
+        **{**vars(answer), "lines": lines}, invoice=invoice_of(lines, answer.currency)
+    )
 
 
 def joined(answer: Answer, after: Answer) -> Answer:

@@ -1,5 +1,6 @@
 """Makes HTML of answers, by the templates; whatever an answer holds is shown as text."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -19,12 +20,9 @@ from slicewise.slurm_plugin.page.assets import Asset
 from slicewise.slurm_plugin.page.kept_page import environment_of
 from slicewise.slurm_plugin.page.key_forms import LIMIT_LABELS
 from slicewise.slurm_plugin.rules.accounting.invoice import (
-    free_days,
-    invoice_sums,
     list_per_million_tokens,
     money_places,
     money_text,
-    payables,
     per_million_tokens,
     priced_lines,
 )
@@ -58,7 +56,7 @@ _VIEWS: Sequence[Callable[..., Any]] = (
     *(cluster_map.share_bar, cluster_map.state_bar),
     *(invoice.amount_words, invoice.charged_words, invoice.has_others),
     *(invoice.most_spent, invoice.price_words),
-    *(invoice_sums, payables, free_days, per_million_tokens, list_per_million_tokens),
+    *(per_million_tokens, list_per_million_tokens),
     *(money_places, money_text, priced_lines),
     *(history.budget_chart, history.cluster_chart, history.service_charts, history.tenant_chart),
     *(loans.loan_map, loans.loans_of, loans.tenant_words),
@@ -88,6 +86,7 @@ def environment(assets: Mapping[str, Asset]) -> Environment:
         "amount": amount_text,
         "kwh": kwh_text,
         "age": age_text,
+        "shell": shlex.quote,
         "word": lambda text: quote(str(text), safe=""),
     }
     made.globals |= {

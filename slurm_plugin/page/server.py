@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Any, get_args
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 from zoneinfo import ZoneInfo
 
@@ -46,10 +46,10 @@ from slicewise.slurm_plugin.api.places import Guests
 from slicewise.slurm_plugin.api.routes import status_of
 from slicewise.slurm_plugin.common.ledger_requests import StatementAnswer
 from slicewise.slurm_plugin.common.log import report, report_failure
-from slicewise.slurm_plugin.common.tariff_requests import ChargesAnswer, ChargesRequest
+from slicewise.slurm_plugin.common.tariff_requests import ChargesRequest
 from slicewise.slurm_plugin.common.usage_requests import TokenLine, TokenUsageAnswer
 from slicewise.slurm_plugin.page.assets import Asset, load_assets
-from slicewise.slurm_plugin.page.daemon_reads import DaemonReads
+from slicewise.slurm_plugin.page.daemon_reads import DaemonReads, SummedCharges
 from slicewise.slurm_plugin.page.key_forms import KeyForm
 from slicewise.slurm_plugin.page.live import FeedKey, Feeds
 from slicewise.slurm_plugin.page.oidc import CALLBACK, OidcLogins, ProviderUser
@@ -60,6 +60,7 @@ from slicewise.slurm_plugin.page.sessions import LASTS_S, Session, Sessions
 from slicewise.slurm_plugin.page.site_users import SiteUsers
 from slicewise.slurm_plugin.rules.accounting.invoice import (
     INVOICE_FIELDS,
+    INVOICE_GROUPS,
     InvoiceGroup,
     invoice_rows,
 )
@@ -752,12 +753,9 @@ def _event(html: str) -> bytes:
     return f"{lines}\n".encode()
 
 
-_GROUPS: tuple[InvoiceGroup, ...] = get_args(InvoiceGroup)
-
-
 def _invoice_csv(answer: Answer, place: PagePlace, month: Month) -> str:
     """The sums that ``slicewise ledger invoice --csv`` has: they are known when all is read."""
-    assert isinstance(answer, ChargesAnswer)  # noqa: S101 -- it was asked for
+    assert isinstance(answer, SummedCharges)  # noqa: S101 -- it was asked for
     if answer.more is not None:
         raise InvalidInputError(
             Code.VALUE,
@@ -765,8 +763,10 @@ def _invoice_csv(answer: Answer, place: PagePlace, month: Month) -> str:
             f"slicewise ledger invoice --month {month.name} --csv, or give a tenant.",
         )
     chosen = place.chosen("by")
-    by: InvoiceGroup = next(filter(chosen.__eq__, _GROUPS), "service")
-    return csv_text(invoice_rows(answer.lines, by, month.name, answer.currency), INVOICE_FIELDS)
+    by: InvoiceGroup = next(filter(chosen.__eq__, INVOICE_GROUPS), "service")
+    sums = answer.invoice.sums[by]
+    rows = invoice_rows(sums, answer.invoice.payables, month.name, answer.currency)
+    return csv_text(rows, INVOICE_FIELDS)
 
 
 def _lines_csv(answer: Answer, month: Month, *, header: bool) -> str:

@@ -585,7 +585,16 @@ async def test_an_invoice_that_is_cut_has_no_csv_and_says_so(
         return whole(request).model_copy(update={"more": after})
 
     site.made.charges = first  # type: ignore[method-assign]
-    assert "sums of a part of it" in (await site.get("/invoice?month=2026-11"))[1]
+    _, text = await site.get("/invoice?month=2026-11")
+    assert "slicewise ledger invoice --month 2026-11<" in text
+    assert all(words not in text for words in ("To pay", "What for", 'id="lines"', "<strong>1.37"))
+    _, text = await site.get("/tenants/vision")
+    month = re.search(r"slicewise ledger invoice --month (\S+) --tenant vision<", text)
+    assert month is not None
+    money = text[text.index('id="money"') : text.index('id="joules"')]
+    assert "so far" not in money
+    assert "By service" not in money
+    assert ">93.75<" in money
     status, text = await site.get("/invoice.csv?month=2026-11")
     assert status == 422
     assert "slicewise ledger invoice" in text

@@ -151,7 +151,7 @@ def invoice(
     if as_json:
         print_json(shown)
     elif as_csv:
-        rows = invoice_rows(charged, by.value, shown.month, currency)
+        rows = invoice_rows(shown.lines, shown.payables, shown.month, currency)
         sys.stdout.write(csv_text(rows, INVOICE_FIELDS))
     else:
         _print(shown)

@@ -2,9 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from decimal import ROUND_HALF_EVEN, Decimal
-from typing import Literal
+from typing import Literal, get_args
 
 from slicewise.cluster.language.currencies import minor_digits
 from slicewise.cluster.language.meters import (
@@ -22,6 +22,7 @@ from slicewise.slurm_plugin.rules.accounting.tariff import MILLIONTHS, money
 
 _TOKENS = frozenset({PROMPT_TOKENS.name, CACHED_PROMPT_TOKENS.name, OUTPUT_TOKENS.name})
 InvoiceGroup = Literal["person", "service", "tenant", "day", "month"]
+INVOICE_GROUPS: tuple[InvoiceGroup, ...] = get_args(InvoiceGroup)
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,30 @@ class Payable:
     millionths: int
     rounding_millionths: int
     payable: str
+
+
+@dataclass(frozen=True)
+class Invoice:
+    """What charges add up to.
+
+    Attributes:
+        sums: by what they are about.
+        payables: what each payer owes.
+        free_days: on how many days something was used for which there was no tariff.
+    """
+
+    sums: Mapping[InvoiceGroup, tuple[InvoiceSum, ...]] = field(hash=False)
+    payables: tuple[Payable, ...]
+    free_days: int
+
+
+def invoice_of(lines: Sequence[ChargeLine], currency: str) -> Invoice:
+    """Add up by everything. ``lines`` are ``merged``."""
+    return Invoice(
+        {by: invoice_sums(lines, by) for by in INVOICE_GROUPS},
+        payables(lines, currency),
+        free_days(lines),
+    )
 
 
 def invoice_sums(lines: Iterable[ChargeLine], by: InvoiceGroup) -> tuple[InvoiceSum, ...]:
@@ -150,11 +175,11 @@ INVOICE_FIELDS = ("month", "currency", *(each.name for each in fields(InvoiceSum
 
 
 def invoice_rows(
-    lines: Sequence[ChargeLine], by: InvoiceGroup, month: str, currency: str
+    sums: Iterable[InvoiceSum], payables: Iterable[Payable], month: str, currency: str
 ) -> Iterator[Mapping[str, object]]:
-    """The CSV's rows: each sum, with what its payer owes in all. ``lines`` are ``merged``."""
-    owed = {each.payer: each.payable for each in payables(lines, currency)}
-    for each in invoice_sums(lines, by):
+    """The CSV's rows: each sum, with what its payer owes in all."""
+    owed = {each.payer: each.payable for each in payables}
+    for each in sums:
         of_all = {"month": month, "currency": currency}
         yield {**of_all, **vars(each), "payer_payable": owed[each.payer]}
 

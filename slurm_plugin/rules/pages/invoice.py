@@ -10,6 +10,7 @@ from slicewise.slurm_plugin.rules.accounting.charge_lines import (
     ChargeLine,
     ChargeMeter,
 )
+from slicewise.slurm_plugin.rules.accounting.invoice import InvoiceSum
 from slicewise.slurm_plugin.rules.pages.words import hours_text, kwh_text
 
 _KINDS: Mapping[ChargeKind, str] = {"share": "share", "pool": "pool"}
@@ -25,9 +26,9 @@ _UNITS: Mapping[ChargeMeter, tuple[str, str]] = {
 """By meter: of what an amount is, and what has the price."""
 
 
-def has_others(lines: Iterable[ChargeLine]) -> bool:
-    """Whether somebody pays for another tenant."""
-    return any(line.of.payer != line.of.tenant for line in lines)
+def has_others(sums: Iterable[InvoiceSum]) -> bool:
+    """Whether somebody pays for another tenant, of sums by tenant."""
+    return any(each.payer != each.key for each in sums)
 
 
 def most_spent(tenants: Iterable[TenantThisMonth]) -> Sequence[TenantThisMonth]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from stand_ins.scripted import settings
 from stand_ins.web_answers import Answers
+from waiting import until_true
 
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.meters import BUDGETED
@@ -16,8 +17,13 @@ from slicewise.slurm_plugin.common.ledger_requests import (
     TenantsAnswer,
     TenantsRequest,
 )
+from slicewise.slurm_plugin.common.tariff_requests import (
+    ChargeCursor,
+    ChargesAnswer,
+    ChargesRequest,
+)
 from slicewise.slurm_plugin.page import daemon_reads
-from slicewise.slurm_plugin.page.daemon_reads import DaemonReads, joined
+from slicewise.slurm_plugin.page.daemon_reads import DaemonReads, SummedCharges, joined
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -106,3 +112,54 @@ async def test_long_answers_that_are_read_once_take_no_memory(monkeypatch: pytes
     await one.ask("a", OverviewRequest())
     await one.ask("b", OverviewRequest())
     assert len(one._kept) <= 1
+
+
+def charges_of(day: int) -> ChargesRequest:
+    return ChargesRequest.of(since_s=day * 86_400, until_s=(day + 1) * 86_400)
+
+
+async def test_charges_are_added_up_once_for_all_who_look_again():
+    one = reads(Answers(3))
+    first, again = [await one.whole("a", charges_of(1)) for _ in range(2)]
+    assert isinstance(first, SummedCharges)
+    assert again is first
+    assert {owed.payer for owed in first.invoice.payables} == {"vision", "nlp", "speech"}
+    assert "invoice" not in first.model_dump()
+
+
+async def test_of_charges_that_are_cut_no_part_is_added_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(daemon_reads._MOST_PAGES, ChargesRequest, 2)
+    made = Answers(3)
+    whole = made.charges
+
+    def first(request: ChargesRequest) -> ChargesAnswer:
+        after = ChargeCursor(part="shares", now_s=1)
+        return whole(request).model_copy(update={"more": after})
+
+    made.charges = first  # type: ignore[method-assign]
+    found = await reads(made).whole("a", charges_of(1))
+    assert isinstance(found, SummedCharges)
+    assert found.more is not None
+    assert (found.lines, found.invoice.payables) == ((), ())
+    assert len(found.budgets) == 1
+
+
+async def test_of_many_long_answers_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch):
+    made = Answers(3)
+    lines = len(made.charges(charges_of(0)).lines)
+    monkeypatch.setattr(daemon_reads, "_KEPT_LINES", 2 * lines)
+    one = reads(made)
+    await one.ask("a", OverviewRequest())
+    for day in range(4):
+        await one.whole("a", charges_of(day))
+    assert sorted(kept.lines for kept in one._kept.values()) == [0, lines, lines]
+    asked = len(made.asked)
+    await one.whole("a", charges_of(3))
+    assert len(made.asked) == asked
+
+
+async def test_a_long_answer_goes_when_nobody_gets_it_any_more(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(daemon_reads, "_FRESH_FOR_S", {ChargesRequest: 0.05})
+    one = reads(Answers(3))
+    await one.whole("a", charges_of(0))
+    assert await until_true(lambda: not one._kept)

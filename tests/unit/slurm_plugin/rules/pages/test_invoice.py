@@ -4,6 +4,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from slicewise.slurm_plugin.rules.accounting.charge_lines import Charged, ChargeLine
+from slicewise.slurm_plugin.rules.accounting.invoice import invoice_sums
 from slicewise.slurm_plugin.rules.pages.invoice import (
     amount_words,
     charged_words,
@@ -46,5 +47,5 @@ def test_each_kind_of_line_has_its_words() -> None:
 
 def test_who_pays_for_another_is_seen() -> None:
     own, other = ChargeLine(RUN, 1), ChargeLine(replace(RUN, payer="science"), 1)
-    assert not has_others([own])
-    assert has_others([own, other])
+    assert not has_others(invoice_sums([own], "tenant"))
+    assert has_others(invoice_sums([own, other], "tenant"))
