@@ -241,13 +241,13 @@ class TenantThisMonth(Message):
     Attributes:
         tenant: "" for what is nobody's: what boards take idle, and jobs that the ledger lacks.
         millionths: of the currency, whoever pays; None without a tariff.
-        energy_mj: what boards took for it, in millijoules.
+        energy_mj: what boards took for it, in millijoules; None if it is not known.
         measured_mj: the part of it that meters saw; the rest is by the table of boards' watts.
     """
 
     tenant: str
     millionths: int | None = None
-    energy_mj: int = 0
+    energy_mj: int | None = None
     measured_mj: int = 0
 
 

@@ -127,7 +127,7 @@ def energy_use(
         raise InvalidInputError(
             Code.VALUE,
             f"There are more than {MOST_ROWS:,} sums{' of a day' if by_day else ''}.",
-            "Ask for fewer days: --from, --until",
+            "Ask for fewer days: slicewise energy --from TIME --until TIME",
         )
     days = {row.day for row in rows} | {row.day for row in unmeasured}
     factors = grams_per_kwh(settings.energy, days, zone)
@@ -148,9 +148,9 @@ def energy_use(
 
 def energy_by_tenant(
     ledger: Ledger, settings: Settings, since_s: int, until_s: int
-) -> Mapping[str, EnergySums]:
-    """The joules of days from that of ``since_s`` on; of nothing where they are too many to read.
-    What is nobody's is that of "".
+) -> Mapping[str, EnergySums] | None:
+    """The joules of days from that of ``since_s`` on; None where they are too many to read. What is
+    nobody's is that of "".
     """
     zone = settings.ledger.time_zone
     wanted = WantedEnergy(
@@ -158,7 +158,7 @@ def energy_by_tenant(
     )
     rows, unmeasured = ledger.energy.rows(wanted), ledger.energy.unmeasured(wanted, until_s)
     if MOST_ROWS in (len(rows), len(unmeasured)):
-        return {}
+        return None
     sums = energy_sums("tenant", rows, unmeasured, priced_types(settings), {})
     return {tenant: summed for (tenant,), summed in sums.items()}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from slicewise.cluster.language.periods import Period, date_text, period_start_s
 from slicewise.cluster.rpc.overview_messages import MonthNow
 from slicewise.cluster.settings.file import Settings
-from slicewise.slurm_plugin.api.energy import energy_by_tenant
+from slicewise.slurm_plugin.api.energy import MOST_ROWS, energy_by_tenant
 from slicewise.slurm_plugin.common.log import warn
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.accounting.energy import EnergySums
@@ -63,10 +63,12 @@ class MoneyLoop:
         try:
             money = await asyncio.to_thread(self._money, now_s)
             # Joules take their time: what is left of budgets doesn't hang on them.
-            month, budgets = _month(money, {}), money.budgets
+            month, budgets = _month(money, None), money.budgets
             energy = await asyncio.to_thread(
                 energy_by_tenant, self._ledger, self._settings, money.month_s, now_s
             )
+            if energy is None:
+                warn("energy_too_many", month=money.month, rows=MOST_ROWS)
             month = _month(money, energy)
         finally:
             self._cluster_state.month = month
@@ -97,7 +99,7 @@ class MoneyLoop:
         )
 
 
-def _month(money: _Money, energy: Mapping[str, EnergySums]) -> MonthNow | None:
+def _month(money: _Money, energy: Mapping[str, EnergySums] | None) -> MonthNow | None:
     tenants = tenant_months(money.costs, energy)
     if not tenants:
         return None

@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from typing import Any
 
 import aiohttp
 import pytest
@@ -24,7 +25,12 @@ from slicewise.cluster.rpc.key_messages import (
     KeyRevokeRequest,
 )
 from slicewise.cluster.rpc.message import Answer, Request, requests
-from slicewise.cluster.rpc.overview_messages import OverviewRequest, PowerNow
+from slicewise.cluster.rpc.overview_messages import (
+    OverviewAnswer,
+    OverviewRequest,
+    PowerNow,
+    TenantThisMonth,
+)
 from slicewise.cluster.rpc.read_messages import WhyAnswer, WhyRequest
 from slicewise.slurm_plugin.common.explain_requests import QuotaPlanRequest
 from slicewise.slurm_plugin.common.ledger_requests import (
@@ -572,6 +578,24 @@ async def test_the_cluster_s_page_has_the_month_by_tenant_who_costs_most_first(s
     shown = re.findall(r'<th scope="row">(?:<a [^>]*>)?(\w+)', month)
     assert shown == ["speech", "nlp", "vision", "nobody"]
     assert all(words in month for words in (">4.106481<", ">10.000<", ">93%<", "2026-11"))
+
+
+async def test_joules_that_are_not_known_have_a_dash(site: Site, monkeypatch: pytest.MonkeyPatch):
+    whole = site.made.overview
+
+    def without_joules(*request: Any) -> OverviewAnswer:
+        answer = whole(*request)
+        assert answer.month is not None
+        tenants = (TenantThisMonth(tenant="vision", millionths=360_000),)
+        month = answer.month.model_copy(update={"tenants": tenants})
+        return answer.model_copy(update={"month": month})
+
+    monkeypatch.setattr(site.made, "overview", without_joules)
+    _, text = await site.get("/cluster")
+    shown = text[text.index('id="month"') : text.index('id="gpus"')]
+    assert 'data-label="kWh">–<' in shown
+    assert "0.000" not in shown
+    assert "Joules could not be added up" in shown
 
 
 async def test_an_invoice_that_is_cut_has_no_csv_and_says_so(

@@ -10,22 +10,26 @@ from slicewise.slurm_plugin.rules.overview.overview_facts import OverviewFacts, 
 
 
 def tenant_months(
-    costs: Iterable[TenantCost], energy: Mapping[str, EnergySums]
+    costs: Iterable[TenantCost], energy: Mapping[str, EnergySums] | None
 ) -> tuple[TenantThisMonth, ...]:
     """One for each tenant that used anything, by name. ``energy`` is by tenant, that of "" is
-    nobody's.
+    nobody's; None if it is not known.
     """
     cost: Counter[str] = Counter()
     for each in costs:
         if each.millionths is not None:
             cost[each.tenant] += each.millionths
     return tuple(
-        _tenant_month(name, cost.get(name), energy.get(name, EnergySums()))
-        for name in sorted({*cost, *energy})
+        _tenant_month(
+            name, cost.get(name), None if energy is None else energy.get(name, EnergySums())
+        )
+        for name in sorted({*cost, *(energy or ())})
     )
 
 
-def _tenant_month(name: str, millionths: int | None, sums: EnergySums) -> TenantThisMonth:
+def _tenant_month(name: str, millionths: int | None, sums: EnergySums | None) -> TenantThisMonth:
+    if sums is None:
+        return TenantThisMonth(tenant=name, millionths=millionths)
     nobodys_mj = 0 if name else sums.idle_mj + sums.unknown_mj
     return TenantThisMonth(
         tenant=name,

@@ -35,7 +35,12 @@ def most_spent(tenants: Iterable[TenantThisMonth]) -> Sequence[TenantThisMonth]:
     """Those that cost most first, then those that took most; what is nobody's comes last."""
     return sorted(
         tenants,
-        key=lambda each: (not each.tenant, -(each.millionths or 0), -each.energy_mj, each.tenant),
+        key=lambda each: (
+            not each.tenant,
+            -(each.millionths or 0),
+            -(each.energy_mj or 0),
+            each.tenant,
+        ),
     )
 
 

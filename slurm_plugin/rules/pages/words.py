@@ -33,12 +33,12 @@ def amount_text(amount: int, meter: str) -> str:
     return f"{budgeted.text(amount)} {shortened(budgeted.unit)}"
 
 
-def kwh_text(energy_mj: int) -> str:
-    """Kilowatt-hours with three decimals."""
-    return f"{energy_mj / MJ_PER_KWH:,.3f}"
+def kwh_text(energy_mj: int | None) -> str:
+    """Kilowatt-hours with three decimals; a dash for what is not known."""
+    return "–" if energy_mj is None else f"{energy_mj / MJ_PER_KWH:,.3f}"
 
 
-def measured_text(measured_mj: int, energy_mj: int) -> str:
+def measured_text(measured_mj: int, energy_mj: int | None) -> str:
     """The part that meters saw, as ``97%``; "" of nothing."""
     return f"{measured_mj / energy_mj:.0%}" if energy_mj else ""
 

@@ -43,16 +43,22 @@ class SlowBoards(Boards):
         raise OutsideError("SW-DATABASE-DOWN", "late")
 
 
-async def test_it_looks_each_ten_minutes_and_forgets_what_it_can_no_longer_see(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monotonic_s = [1000.0]
-    monkeypatch.setattr(money_loop, "time", SimpleNamespace(monotonic=lambda: monotonic_s[0]))
+def spent_by_vision() -> KeptTariffs:
+    """A tariff, and an hour of a slice."""
     tariffs = KeptTariffs(record(1, 0, tariff(BUDGET)))
     begin_s = period_start_s(Period.MONTH, NOW_S, settings().ledger.time_zone)
     tariffs.spent_sums = (
         Spent(begin_s, "vision", "vision", ("1g.10gb",), "slice-seconds", 3_600_000),
     )
+    return tariffs
+
+
+async def test_it_looks_each_ten_minutes_and_forgets_what_it_can_no_longer_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monotonic_s = [1000.0]
+    monkeypatch.setattr(money_loop, "time", SimpleNamespace(monotonic=lambda: monotonic_s[0]))
+    tariffs = spent_by_vision()
     ledger: Any = SimpleNamespace(tariffs=tariffs)
     ledger.energy = Boards()
     state: Any = SimpleNamespace(
@@ -85,13 +91,27 @@ async def test_it_looks_each_ten_minutes_and_forgets_what_it_can_no_longer_see(
 
 @pytest.mark.usefixtures("clock")
 async def test_joules_that_take_too_long_keep_no_budget_back() -> None:
-    tariffs = KeptTariffs(record(1, 0, tariff(BUDGET)))
+    tariffs = spent_by_vision()
     ledger: Any = SimpleNamespace(tariffs=tariffs, energy=SlowBoards())
     state: Any = SimpleNamespace(clock=SimpleNamespace(shown_s=float(NOW_S)))
     with pytest.raises(OutsideError):
         await MoneyLoop(settings(), ledger, state).turn()
     assert [status.tenant for status in state.money_budgets] == ["vision"]
-    assert state.month is None
+    assert state.month.tenants == (TenantThisMonth(tenant="vision", millionths=360_000),)
+    assert state.month.tenants[0].energy_mj is None
+
+
+@pytest.mark.usefixtures("clock")
+async def test_joules_of_too_many_runs_are_not_known_and_the_log_says_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slicewise.slurm_plugin.api.energy.MOST_ROWS", 2)
+    ledger: Any = SimpleNamespace(tariffs=spent_by_vision(), energy=Boards())
+    state: Any = SimpleNamespace(clock=SimpleNamespace(shown_s=float(NOW_S)))
+    await MoneyLoop(settings(), ledger, state).turn()
+    assert state.month.tenants == (TenantThisMonth(tenant="vision", millionths=360_000),)
+    told = [record.getMessage().split()[0] for record in caplog.records]
+    assert told == ["energy_too_many"]
 
 
 @pytest.mark.usefixtures("clock")
