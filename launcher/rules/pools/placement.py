@@ -12,6 +12,7 @@ alone with nothing to do, else waits for a load while requests wait for it.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 
 from slicewise.cluster.rpc.messages import SlotPlace
 from slicewise.launcher.rules.pools.types import Placement, PoolModel, PoolReplica
@@ -47,7 +48,10 @@ class _Replica:
 
 
 class _Pool:
-    """The replicas of a pool while their models are chosen."""
+    """The replicas of a pool while their models are chosen.
+
+    Sums over sets are exact: by another order of adding they would differ, and so would the choice.
+    """
 
     def __init__(self, models: Iterable[PoolModel], replicas: Iterable[PoolReplica]) -> None:
         self.models = {model.model: model for model in models}
@@ -66,7 +70,7 @@ class _Pool:
         return self.models[model].work / max(1, self.having[model])
 
     def load(self, replica: _Replica) -> float:
-        return sum(map(self.share, replica.models))
+        return fsum(map(self.share, replica.models))
 
     def evicted(self, replica: _Replica, model: PoolModel) -> frozenset[str] | None:
         """What the replica has to give up for the model; None if it can't have it."""
@@ -101,7 +105,7 @@ class _Pool:
         return not weaker.is_kept or to.is_asked
 
     def worth(self, names: Collection[str]) -> float:
-        return sum(map(self._worth, names))
+        return fsum(map(self._worth, names))
 
     def is_last_asked(self, name: str) -> bool:
         """Whether requests for it have no other replica."""
@@ -118,7 +122,7 @@ class _Pool:
 
         Others that are asked come first, and what it loads is unloaded once it is loaded.
         """
-        return sum(
+        return fsum(
             self.models[name].load_s
             for name in replica.coming
             if self.models[name].is_asked or name in evicted

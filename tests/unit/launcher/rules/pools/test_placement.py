@@ -178,6 +178,18 @@ def test_a_model_that_is_asked_goes_where_it_is_ready_soonest():
     assert placed(models[:1] + models[2:], fills, a_replica(2, "busy"))[0] == "a never new"
 
 
+def test_replicas_with_equal_work_are_alike_whatever_their_models_are_called():
+    for number in range(40):
+        first, second = ([f"{letter}{number}-{nth}" for nth in range(3)] for letter in "ab")
+        models = [
+            a_model(name, work, memory_mib=10)
+            for names in (first, second)
+            for name, work in zip(names, (0.1, 0.2, 0.3), strict=True)
+        ]
+        found = placed([*models, a_model("m", 0.1)], a_replica(1, *first), a_replica(2, *second))
+        assert "m" in found[0].split()
+
+
 def test_two_that_are_asked_at_once_are_loaded_by_two_replicas():
     models = [a_model("x", 0.1), a_model("y", 0.1), a_model("b", 0.2)]
     assert placed(models, a_replica(1, "a"), a_replica(2, "b")) == ["a x", "b y"]
