@@ -69,9 +69,10 @@ class Books:
         )
         return answers[0].currency, merged(line for answer in answers for line in answer.lines)
 
-    def energy(self, tenant: str | None, from_s: int, until_s: int) -> Mapping[str, int]:
-        """Return the millijoules of tenants' runs in that time, measured and by the table of watts;
-        none where these are too many runs to add up.
+    def energy(self, tenant: str | None, from_s: int, until_s: int) -> Mapping[str, int] | None:
+        """Return the millijoules of tenants' runs in that time, measured and by the table of watts.
+
+        None where they can't be added up; ``slicewise energy`` then says why.
         """
         request = EnergyRequest.of(by="tenant", tenant=tenant, since_s=from_s, until_s=until_s)
         try:
@@ -79,7 +80,7 @@ class Books:
         except InvalidInputError as error:
             if error.refusal.code != Code.VALUE:
                 raise
-            return {}
+            return None
         return {line.tenant: line.energy_mj for line in answer.lines if line.tenant}
 
     def tenants(self) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ def month_facts(
                 services=services(name),
                 history=history(f"{name}/" if name == CLUSTER else name),
                 millionths=costs.get(name),
-                energy_mj=energy.get(name, 0),
+                energy_mj=None if energy is None else energy.get(name, 0),
             )
             for name in names
         ),

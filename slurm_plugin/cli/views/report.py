@@ -45,7 +45,7 @@ def _money_and_energy(facts: MonthFacts) -> Iterator[Column]:
     if facts.currency:
         costs = (money(tenant.millionths) for tenant in facts.tenants)
         yield column(facts.currency, costs, right=True)
-    if any(tenant.energy_mj for tenant in facts.tenants):
+    if any(tenant.energy_mj != 0 for tenant in facts.tenants):
         yield column(
             "kWh", (kwh_text(tenant.energy_mj) for tenant in facts.tenants), right=True, rank=1
         )

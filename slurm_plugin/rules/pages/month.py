@@ -34,7 +34,8 @@ class TenantMonth:
             other jobs the name is "".
         history: of the tenant with the tenants below it.
         millionths: what its own use costs, of the currency; None without a tariff.
-        energy_mj: what boards took for its own runs, in millijoules.
+        energy_mj: what boards took for its own runs, in millijoules; None if it could not be added
+            up.
     """
 
     name: str
@@ -43,7 +44,7 @@ class TenantMonth:
     services: tuple[ServiceMonth, ...]
     history: HistoryAnswer
     millionths: int | None = None
-    energy_mj: int = 0
+    energy_mj: int | None = 0
 
     @property
     def charged_millislice_s(self) -> int:
@@ -106,12 +107,13 @@ class ReportTenant(ReportFigures):
 
     Attributes:
         guarantee_kept: the part of the guaranteed slices that were wanted and there in time.
-        millionths, energy_mj: what its own use costs, and what boards took for it.
+        millionths, energy_mj: what its own use costs, and what boards took for it; None is not
+            known.
     """
 
     runs: int
     millionths: int | None
-    energy_mj: int
+    energy_mj: int | None
     guarantee_kept: float | None
     services: Sequence[ReportService]
 

@@ -118,6 +118,18 @@ def test_money_and_joules_are_those_of_a_tenant_s_own_use(said: Said, source: Oc
     assert re.search(r"^vision +610\.\d+ +0\.385 +2\.500 ", said("report"), flags=re.MULTILINE)
 
 
+def test_joules_that_could_not_be_added_up_are_not_zero(
+    said: Said, source: OctoberBooks, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(source, "energy", lambda *_: None)
+    made = json.loads(said("report", "--json"))
+    assert {one["energy_mj"] for one in made["tenants"]} == {None}
+    text = report_html(facts_of(source), NOW_S)
+    assert "<td>0.385</td><td>–</td>" in text
+    assert "slicewise energy says why" in text
+    assert re.search(r"^vision +610\.\d+ +0\.385 +– ", said("report"), flags=re.MULTILINE)
+
+
 def test_a_service_without_a_replica_of_its_own_has_what_it_used_of_its_pool(
     said: Said, source: OctoberBooks
 ):
