@@ -65,11 +65,12 @@ _POOLED = text("""
 SELECT to_char(day, 'YYYY-MM-DD'), tenant, payer, gpu_types, service, millislice_s
   FROM slicewise.pool_days
  WHERE cluster = :cluster AND day BETWEEN CAST(:first AS date) AND CAST(:last AS date)
-   AND (day, tenant) > (CAST(:after_day AS date), :after) AND millislice_s <> 0
+   AND (day, tenant COLLATE "C") > (CAST(:after_day AS date), :after) AND millislice_s <> 0
    AND (CAST(:tenants AS text[]) IS NULL OR tenant = ANY (:tenants))
    AND (CAST(:tenant AS text) IS NULL OR :tenant IN (tenant, payer))
- ORDER BY day, tenant FETCH FIRST (:most) ROWS WITH TIES
+ ORDER BY day, tenant COLLATE "C" FETCH FIRST (:most) ROWS WITH TIES
 """)
+"""A page ends at the last row by Python's order of texts, so it is cut in that order, too."""
 
 _TYPE_MIXES = text("""
 SELECT to_char(day, 'YYYY-MM-DD'), tenant, service, gpu_types, sum(abs(amount))::bigint
