@@ -51,7 +51,19 @@ WITH parts AS (
 )
 """
 
-_PARTS = {"SUMMED_PARTS": _SUMMED, "RUN_OF_JOB": _RUN, "SERVICE_OF_RUN": _SERVICE}
+_RECENT = """
+recent AS (
+    SELECT run_id FROM slicewise.transfers WHERE until_s >= :since_s AND kind <> 'reserve'
+     UNION SELECT run_id FROM slicewise.open_reservations
+)"""
+"""Runs that used something since then, and open ones: as ``queries.statement_of`` has them."""
+
+_PARTS = {
+    "SUMMED_PARTS": _SUMMED,
+    "RECENT_RUNS": _RECENT,
+    "RUN_OF_JOB": _RUN,
+    "SERVICE_OF_RUN": _SERVICE,
+}
 
 
 def filled(query: str) -> str:
@@ -91,11 +103,11 @@ HAVING sum(p.energy_mj) > 0
 """)
 
 _UNMEASURED = filled("""
-WITH runs AS (
+WITH RECENT_RUNS, runs AS (
     SELECT r.*, CASE WHEN o.run_id IS NOT NULL THEN :now_s
                      ELSE (SELECT (max(ARRAY[t.number, t.until_s]))[2]
                              FROM slicewise.transfers t WHERE t.run_id = r.id) END AS end_s
-      FROM slicewise.runs r
+      FROM recent JOIN slicewise.runs r ON r.id = recent.run_id
       LEFT JOIN slicewise.open_reservations o ON o.run_id = r.id
      WHERE (r.cluster, r.meter) = (:cluster, 'slice-seconds') AND r.start_s < :until_s
        AND (CAST(:tenants AS text[]) IS NULL OR r.tenant = ANY (CAST(:tenants AS text[])))

@@ -102,8 +102,7 @@ def _concerns(tenant: str) -> ColumnElement[bool]:
 
 def open_paid_by(cluster: str, payer: str) -> Select[Any]:
     """Select the same of the open runs that one tenant pays for, its own or of tenants below it."""
-    is_open = open_reservations.c.run_id.is_not(None)
-    return _statement(cluster, 0).where(_PAYER.in_((payer,)), is_open)
+    return _statement(cluster, None).where(_PAYER.in_((payer,)))
 
 
 def settled_use_paid_by(cluster: str, payer: str, since_s: int) -> Select[Any]:
@@ -126,6 +125,7 @@ def settled_use_paid_by(cluster: str, payer: str, since_s: int) -> Select[Any]:
         .join(booked, true())
         .outerjoin(open_reservations, open_reservations.c.run_id == runs.c.id)
         .where(*_slices_of(cluster), _PAYER.in_((payer,)), settled, until_s >= since_s)
+        .where(runs.c.id.in_(_used_since(since_s)))
     )
 
 
@@ -154,7 +154,16 @@ def statement_page_of(
 _STATEMENT_ORDER = (runs.c.tenant, runs.c.start_s, runs.c.job_id)
 
 
-def _statement(cluster: str, since_s: int) -> Select[Any]:
+def _used_since(since_s: int) -> Select[Any]:
+    """Select the runs that used something since then, and some whose use was taken back: an index
+    finds them, and not the years before. The reserve's end is the job's limit.
+    """
+    is_reserve = transfers.c.kind == TransferKind.RESERVE.value
+    return select(transfers.c.run_id).where(transfers.c.until_s >= since_s, ~is_reserve)
+
+
+def _statement(cluster: str, since_s: int | None) -> Select[Any]:
+    """Select open runs, and those that ended since then (None: only open ones)."""
     of_run = transfers.c.run_id == runs.c.id
     booked = (
         select(
@@ -167,14 +176,22 @@ def _statement(cluster: str, since_s: int) -> Select[Any]:
     )
     newest = select(transfers.c.until_s).where(of_run).order_by(transfers.c.number.desc())
     last = newest.limit(1).lateral("last")
-    is_open = open_reservations.c.run_id.is_not(None)
+    open_runs, is_open = select(open_reservations.c.run_id), open_reservations.c.run_id.is_not(None)
+    wanted = (
+        (is_open,)
+        if since_s is None
+        else (
+            or_(is_open, last.c.until_s >= since_s),
+            runs.c.id.in_(_used_since(since_s).union(open_runs)),
+        )
+    )
     return (
         select(*_RUN_COLUMNS, *_OPEN_COLUMNS, *booked.c, last.c.until_s, _service())
         .select_from(runs)
         .join(booked, true())
         .join(last, true())
         .outerjoin(open_reservations, open_reservations.c.run_id == runs.c.id)
-        .where(*_slices_of(cluster), or_(is_open, last.c.until_s >= since_s))
+        .where(*_slices_of(cluster), *wanted)
         .order_by(*_STATEMENT_ORDER)
     )
 

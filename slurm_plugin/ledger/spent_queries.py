@@ -2,14 +2,14 @@
 
 from slicewise.slurm_plugin.ledger.energy import filled
 
-SLICES = """
-WITH held AS (
+SLICES = filled("""
+WITH RECENT_RUNS, held AS (
     SELECT r.tenant, r.gres, r.start_s, r.cost_millislices AS cost,
            CASE WHEN o.run_id IS NULL THEN b.used
                 ELSE o.posted + least(o.reserved, greatest(0,
                      (:now_s - r.start_s) * r.cost_millislices - o.posted)) END AS used,
            CASE WHEN o.run_id IS NULL THEN b.waived ELSE 0 END AS waived
-      FROM slicewise.runs r
+      FROM recent JOIN slicewise.runs r ON r.id = recent.run_id
       LEFT JOIN slicewise.open_reservations o ON o.run_id = r.id
      CROSS JOIN LATERAL (
            SELECT coalesce(sum(CASE t.kind WHEN 'post' THEN t.amount WHEN 'reverse' THEN -t.amount
@@ -18,7 +18,7 @@ WITH held AS (
                   (max(ARRAY[t.number, t.until_s]))[2] AS end_s
              FROM slicewise.transfers t WHERE t.run_id = r.id) AS b
      WHERE (r.cluster, r.meter) = (:cluster, 'slice-seconds') AND r.start_s < :until_s
-       AND (o.run_id IS NOT NULL OR b.end_s >= :from_s)
+       AND (o.run_id IS NOT NULL OR b.end_s >= :since_s)
 ), timed AS (
     SELECT *, (used + waived + cost - 1) / cost AS seconds FROM held WHERE used > 0
 ), parts AS (
@@ -37,14 +37,14 @@ WITH held AS (
       FROM (SELECT run_id, tenant, sum(amount) AS amount,
                    (CAST(:alike AS bigint[]))[width_bucket(hour_s, CAST(:bounds AS bigint[]))]
                    AS alike_s
-              FROM slicewise.share_entries WHERE hour_s >= :from_s AND hour_s < :until_s
+              FROM slicewise.share_entries WHERE hour_s >= :since_s AND hour_s < :until_s
              GROUP BY 1, 2, 4) AS e
       JOIN slicewise.runs r ON r.id = e.run_id
      CROSS JOIN LATERAL (VALUES (e.tenant, e.amount), (r.tenant, -e.amount)) AS x (tenant, amount)
      WHERE r.cluster = :cluster AND r.tenant <> e.tenant
 )
 SELECT alike_s, tenant, owner, gres, sum(amount)::bigint FROM parts GROUP BY 1, 2, 3, 4
-"""
+""")
 """What tenants' runs used, and were charged and relieved of shares, as ``statement.pieces`` cuts
 runs. ``:bounds`` are the begins of the spans of prices and the end of the last one, ``:alike`` says
 of each which one it is like. Services of a pool cost their tenant nothing more."""
