@@ -46,7 +46,8 @@ ODD = {"GREETING": """it's "$HOME" `id` \\ & ;""", "EMPTY": "", "LD_LIBRARY_PATH
 NO_EDITS: Mapping[str, str] = {}
 STAND_INS = {
     "scontrol": """case $1 in
-            update) printf '%s\\n' "$@" >"$TOLD/scontrol" ;;
+            update) printf '%s\\n' "$@" >"$TOLD/scontrol.new"
+                mv "$TOLD/scontrol.new" "$TOLD/scontrol" ;;
             *) echo "NodeAddr=127.0.0.1 KillWait"; echo "KillWait = 30 sec" ;;
         esac""",
     "srun": """printf '%s\\n' "$@" >"$TOLD/srun"
