@@ -22,6 +22,7 @@ from slicewise.slurm_plugin.rules.accounting.charge_lines import (
     PooledDay,
     RequestDay,
     energy_lines,
+    merged,
     pool_lines,
     request_lines,
     run_lines,
@@ -98,7 +99,11 @@ def _place(
         run = last.run
         return {"run": (run.tenant, run.key.start_s, run.key.job_id)}
     whose = last.owner if isinstance(last, PassedOn) else last.tenant
-    return {"day": (date.fromisoformat(last.day), whose)}
+    rest = ("", "")
+    if isinstance(last, RequestDay | EnergyDay):
+        person = last.person if isinstance(last, RequestDay) else last.user
+        rest = person, last.service
+    return {"day": (date.fromisoformat(last.day), whose, *rest)}
 
 
 def _runs(read: _Read, after: ChargeCursor) -> tuple[Sequence[StatementRow], _Lines]:
@@ -134,7 +139,8 @@ def _own(read: _Read, lines: _Lines) -> _Lines:
 def _requests(read: _Read, after: ChargeCursor) -> tuple[Sequence[RequestDay], _Lines]:
     days = _days(read.spans)
     requests = read.ledger.tariffs.requests(read.wanted, days, after.day, _PAGE_ROWS)
-    return requests, request_lines(requests, read.spans, read.book)
+    # Persons that the reader may not see are one: there may be many.
+    return requests, merged(request_lines(requests, read.spans, read.book))
 
 
 def _energy(read: _Read, after: ChargeCursor) -> tuple[Sequence[EnergyDay], _Lines]:

@@ -420,7 +420,7 @@ class MarketplaceDoor:
 
 def _part(use: KeyUse, tenant: str) -> UsedPart:
     amounts = (use.requests, use.prompt_tokens, use.cached_prompt_tokens, use.output_tokens)
-    day = RequestDay(use.day, tenant, use.key_id, use.key_id, use.service, *amounts)
+    day = RequestDay(use.day, tenant, use.key_id, use.service, *amounts)
     return UsedPart(day, use.millislice_s)
 
 

@@ -127,4 +127,4 @@ def _is_own(part: TokenLine, reader: UsageReader) -> bool:
 
 def _request_day(part: TokenLine) -> RequestDay:
     counts = part.requests, part.prompt_tokens, part.cached_prompt_tokens, part.output_tokens
-    return RequestDay(part.day, part.tenant, part.person, part.person, part.service, *counts)
+    return RequestDay(part.day, part.tenant, part.person, part.service, *counts)

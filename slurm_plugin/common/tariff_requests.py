@@ -1,7 +1,7 @@
 """What is asked about money: tariffs, charges with their prices, what a service costs."""
 
 from datetime import date
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -25,6 +25,8 @@ MOST_BYTES = 48 * 1024
 """Of a tariff's text, so that it fits into a request."""
 MOST_DAYS = 400
 """Days of charges that are asked for at once."""
+
+_Word = Annotated[str, Field(max_length=256, pattern=NO_CONTROLS)]
 
 
 class TariffAnswer(WholeAnswer):
@@ -80,13 +82,14 @@ class ChargeCursor(Message):
         part: of what the next page is.
         now_s: up to when running jobs are counted.
         run: account, start and job id of the last run; of runs.
-        day: of all others the last day, and the tenant with which it ends.
+        day: of all others the last day, and the tenant with which it ends; of joules, and of
+            requests for who sees all persons, also the person and the service.
     """
 
     part: Literal["runs", "shares", "pools", "requests", "energy"]
     now_s: Number
     run: tuple[TenantText, Number, Number] | None = None
-    day: tuple[date, TenantText] | None = None
+    day: tuple[date, TenantText, _Word, _Word] | None = None
 
 
 class ChargesAnswer(WholeAnswer):

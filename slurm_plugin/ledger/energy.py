@@ -63,6 +63,7 @@ _PARTS = {
     "RECENT_RUNS": _RECENT,
     "RUN_OF_JOB": _RUN,
     "SERVICE_OF_RUN": _SERVICE,
+    "WHOSE_SERVICE": "coalesce(split_part(s.service, '/', 2), '')",
 }
 
 
@@ -89,17 +90,18 @@ NAMED_SERVICE
 CHARGED_ENERGY = filled("""
 SUMMED_PARTS
 SELECT p.day::text, coalesce(r.payer, r.tenant), r.tenant,
-       coalesce(split_part(s.service, '/', 2), ''), r.user_name, p.split <> 'alone',
-       sum(p.energy_mj)::bigint
+       WHOSE_SERVICE, r.user_name, p.split <> 'alone', sum(p.energy_mj)::bigint
   FROM summed p
  CROSS JOIN LATERAL (RUN_OF_JOB) AS r
 SERVICE_OF_RUN
- WHERE p.job_id <> 0 AND (p.day, r.tenant) > (CAST(:after_day AS date), :after)
+ WHERE p.job_id <> 0
+   AND (p.day, r.tenant, r.user_name, WHOSE_SERVICE)
+       > (CAST(:after_day AS date), :after, :after_person, :after_service)
    AND (CAST(:tenants AS text[]) IS NULL OR r.tenant = ANY (CAST(:tenants AS text[])))
    AND (CAST(:tenant AS text) IS NULL OR :tenant IN (r.tenant, coalesce(r.payer, r.tenant)))
  GROUP BY p.day, 2, 3, 4, 5, 6
 HAVING sum(p.energy_mj) > 0
- ORDER BY p.day, r.tenant FETCH FIRST (:most) ROWS WITH TIES
+ ORDER BY p.day, 3, 5, 4 FETCH FIRST (:most) ROWS WITH TIES
 """)
 
 _UNMEASURED = filled("""

@@ -87,17 +87,28 @@ SELECT to_char(day, 'YYYY-MM-DD'), tenant, service, gpu_types, sum(abs(amount)):
  GROUP BY day, tenant, service, gpu_types
 """)
 
-_REQUESTS = text("""
+_REQUESTS = """
 SELECT to_char(day, 'YYYY-MM-DD'), payer, person, service, sum(requests)::bigint,
        sum(prompt_tokens)::bigint, sum(cached_prompt_tokens)::bigint, sum(output_tokens)::bigint
   FROM slicewise.usage_days
  WHERE cluster = :cluster AND day BETWEEN CAST(:first AS date) AND CAST(:last AS date)
-   AND (day, payer) > (CAST(:after_day AS date), :after)
+   AND {after}
    AND (CAST(:tenants AS text[]) IS NULL OR payer = ANY (:tenants))
    AND (CAST(:tenant AS text) IS NULL OR payer = :tenant)
  GROUP BY day, payer, person, service
- ORDER BY day, payer FETCH FIRST (:most) ROWS WITH TIES
-""")
+ ORDER BY {order} FETCH FIRST (:most) ROWS WITH TIES
+"""
+_REQUESTS_BY_TENANT = text(
+    _REQUESTS.format(after="(day, payer) > (CAST(:after_day AS date), :after)", order="day, payer")
+)
+_REQUESTS_BY_PERSON = text(
+    _REQUESTS.format(
+        after="(day, payer, person, service)"
+        " > (CAST(:after_day AS date), :after, :after_person, :after_service)",
+        order="day, payer, person, service",
+    )
+)
+"""For who may see all persons' names: the place where a page ends has one."""
 
 _SPENT_SETTING = text(
     "SELECT set_config('statement_timeout', '2min', true), set_config('jit', 'off', true)"
@@ -105,9 +116,10 @@ _SPENT_SETTING = text(
 """No user waits for it, but the next look comes ten minutes later. To compile the sums takes longer
 than to add up a month."""
 
-DayPlace = tuple[date, str]
-"""Where a page ends: a day, and the tenant of its last rows, which are all of that tenant's."""
-_BEGIN: DayPlace = (date.min, "")
+DayPlace = tuple[date, str, str, str]
+"""Where a page ends: the day, tenant, person and service of its last rows, which are all of these.
+Without a person they are all of that tenant's."""
+_BEGIN: DayPlace = (date.min, "", "", "")
 
 
 @dataclass(frozen=True)
@@ -167,7 +179,7 @@ class Tariffs(LedgerPart):
         """So many parts of services' runs that others were charged in these spans: each owner's of
         a day are on one page.
         """
-        first, owner = after or _BEGIN
+        first, owner, *_ = after or _BEGIN
         parts: list[PassedOn] = []
         with self._reading() as connection:
             for day, of_day in groupby(spans, key=lambda span: date.fromisoformat(span.day)):
@@ -223,16 +235,13 @@ class Tariffs(LedgerPart):
     def requests(
         self, wanted: WantedCharges, days: Sequence[str], after: DayPlace | None, most: int
     ) -> tuple[RequestDay, ...]:
-        """So many sums of requests of these days, by tenant, person and service: each tenant's of
-        a day are on one page.
+        """So many sums of requests of these days, by tenant, person and service. Of a reader who
+        may not see all persons, each tenant's of a day are on one page: where it ends names nobody.
         """
+        query = _REQUESTS_BY_PERSON if wanted.reader is None else _REQUESTS_BY_TENANT
         return tuple(
-            RequestDay(
-                *(day, tenant, person),
-                person if wanted.reader in {None, person} else NOBODY,
-                *rest,
-            )
-            for day, tenant, person, *rest in self._of_days(_REQUESTS, wanted, days, after, most)
+            RequestDay(day, tenant, person if wanted.reader in {None, person} else NOBODY, *rest)
+            for day, tenant, person, *rest in self._of_days(query, wanted, days, after, most)
         )
 
     def spent(
@@ -265,7 +274,7 @@ class Tariffs(LedgerPart):
             for alike_s, tenant, owner, gres, amount in rows:
                 yield Spent(alike_s, tenant, owner, tuple(sorted(gres)), "slice-seconds", amount)
             for alike_s, tenant, *rest in connection.execute(text(spent_queries.REQUESTS), given):
-                used = RequestDay("", tenant, "", "", "", *rest)
+                used = RequestDay("", tenant, "", "", *rest)
                 for meter, amount in used.by_meter().items():
                     yield Spent(alike_s, tenant, tenant, (), meter, amount)
             if prices_energy(spans):
@@ -281,9 +290,11 @@ class Tariffs(LedgerPart):
         after: DayPlace | None,
         most: int,
     ) -> tuple[EnergyDay, ...]:
-        """So many sums of what meters measured of runs on these days of the zone: each tenant's of
-        a day are on one page. Nothing that is nobody's, or of jobs that the ledger does not have.
+        """So many sums of what meters measured of runs on these days of the zone: each user's of
+        a day, tenant and service are on one page. Nothing that is nobody's, or of jobs that the
+        ledger does not have.
         """
+        days = [day for day in days if after is None or day >= str(after[0])]
         if not days:
             return ()
         span = {
@@ -305,13 +316,15 @@ class Tariffs(LedgerPart):
     ) -> Sequence[Any]:
         if not days:
             return ()
-        after_day, after_tenant = after or _BEGIN
+        after_day, after_tenant, person, service = after or _BEGIN
         given = {
             **self._given(wanted),
             "first": days[0],
             "last": days[-1],
             "after_day": after_day,
             "after": after_tenant,
+            "after_person": person,
+            "after_service": service,
             "most": most,
             **others,
         }

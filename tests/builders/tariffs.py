@@ -41,10 +41,18 @@ def all_charges(
     ledger: Ledger, wanted: WantedCharges, spans: Sequence[PriceSpan], book: PriceBook, now_s: int
 ) -> Iterator[ChargeLine]:
     """What pages of charges have together."""
+    for lines, _ in charge_pages(ledger, wanted, spans, book, now_s):
+        yield from lines
+
+
+def charge_pages(
+    ledger: Ledger, wanted: WantedCharges, spans: Sequence[PriceSpan], book: PriceBook, now_s: int
+) -> Iterator[tuple[Sequence[ChargeLine], ChargeCursor | None]]:
+    """Each page of charges, and where it ends."""
     after: ChargeCursor | None = ChargeCursor(part="runs", now_s=now_s)
     while after is not None:
         lines, after = charge_reads._page(charge_reads._Read(ledger, wanted, spans, book), after)
-        yield from lines
+        yield lines, after
 
 
 def book_of(*found: tuple[int, Tariff], zone: str = BERLIN) -> PriceBook:

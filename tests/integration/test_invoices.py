@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise, product
@@ -10,13 +11,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from builders.tariffs import BERLIN, all_charges, local_s, tariff
+from builders.tariffs import BERLIN, all_charges, charge_pages, local_s, tariff
 
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.api import charge_reads, usage_reads
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.api.usage_reads import token_usage
+from slicewise.slurm_plugin.common.tariff_requests import ChargeCursor
 from slicewise.slurm_plugin.common.usage_requests import TokenUsageRequest
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.tariffs import WantedCharges
@@ -245,16 +247,72 @@ def test_joules_are_charged_that_were_measured_by_the_tariff_of_their_day(
 def test_pages_of_joules_follow_each_other(
     ledger: Ledger, ledger_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each of a few users, however many a tenant's day has: none is told twice or left out."""
     enter(ledger_database, (BEGIN_S, tariff(SHARED)))
-    for job_id in range(1, 8):
-        settled(ledger, a_run(job_id, BEGIN_S, user=f"user{job_id}"), DAY_S)
-    folded(ledger_database, "2026-10-01", *((job_id, "slices", KWH) for job_id in range(1, 8)))
+    jobs = {job_id: ("vision", "optics")[job_id % 2] for job_id in range(1, 15)}
+    for job_id, tenant in jobs.items():
+        settled(ledger, a_run(job_id, BEGIN_S, tenant, user=f"user{job_id}"), 3 * DAY_S)
+    days = "2026-10-01", "2026-10-02", "2026-10-03"
+    for day in days:
+        parts = ((job_id, split, KWH) for job_id in jobs for split in ("slices", "alone"))
+        folded(ledger_database, day, *parts)
     in_one = billed(ledger)
+    energy = [line.of for line in in_one if line.of.kind == "energy"]
+    assert sorted((of.day, of.tenant, of.user) for of in energy) == sorted(
+        2 * [(day, tenant, f"user{job_id}") for day in days for job_id, tenant in jobs.items()]
+    )
     monkeypatch.setattr(charge_reads, "_PAGE_ROWS", 3)
     assert billed(ledger) == in_one
-    assert len(by_user := {line.of.user for line in in_one if line.of.kind == "energy"}) == 7, (
-        by_user
+    # Both prices of one user are on one page.
+    assert longest_page(ledger, WantedCharges(), "energy") == 4
+
+
+def test_pages_of_requests_end_at_persons_whom_the_reader_may_see(
+    ledger: Ledger, ledger_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(ledger_database, (BEGIN_S, tariff(TOKENS)))
+    run, day_s = a_run(1, BEGIN_S), local_s("2026-10-27 12:00")
+    of_all = product((0, 1), ("chem", "optics"), range(7), ("vision/chat", "vision/code"))
+    tell(
+        ledger_database,
+        [
+            a_request(
+                number,
+                run,
+                payer,
+                day_s + day * DAY_S,
+                person=f"person{person}",
+                service=service,
+                output_tokens=number,
+            )
+            for number, (day, payer, person, service) in enumerate(of_all, 1)
+        ],
     )
+    in_one, seen_in_one = billed(ledger), seen_by(ledger, "chem")
+    monkeypatch.setattr(charge_reads, "_PAGE_ROWS", 3)
+    assert billed(ledger) == in_one
+    # Tokens and requests of each.
+    assert longest_page(ledger, WantedCharges(), "request") == 2 * 3
+    assert seen_by(ledger, "chem") == seen_in_one
+    assert cost(seen_in_one) == cost(tuple(line for line in in_one if line.of.tenant == "chem"))
+    # Who may not see them is told a tenant's day at once, in one line for all, and no cursor.
+    limited = WantedCharges(tenants={"chem"}, reader="dora")
+    assert longest_page(ledger, limited, "request") == 2 * 2
+    afters = [after for _, after in pages_of(ledger, limited) if after is not None]
+    assert "person" not in "".join(after.model_dump_json() for after in afters if after.day)
+    assert [after.day for after in afters if after.day]
+
+
+def pages_of(
+    ledger: Ledger, wanted: WantedCharges
+) -> list[tuple[Sequence[ChargeLine], ChargeCursor | None]]:
+    book = ledger.tariffs.book(BERLIN)
+    spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
+    return list(charge_pages(ledger, wanted, spans, book, END_S))
+
+
+def longest_page(ledger: Ledger, wanted: WantedCharges, kind: str) -> int:
+    return max(sum(line.of.kind == kind for line in lines) for lines, _ in pages_of(ledger, wanted))
 
 
 def cost(lines: tuple[ChargeLine, ...]) -> int:

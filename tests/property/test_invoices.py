@@ -102,7 +102,7 @@ tokens = st.integers(0, 10**7)
 requests_of_any = st.lists(
     st.builds(
         lambda day, tenant, person, count, prompt, output: RequestDay(
-            day, tenant, person, person, "vision/chat", count, prompt, prompt // 3, output
+            day, tenant, person, "vision/chat", count, prompt, prompt // 3, output
         ),
         days,
         names,
@@ -293,7 +293,7 @@ prices = { million_output_tokens = 2 }
     book = book_of((local_s("2026-10-24 00:00"), tariff(text)))
     spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
     used = [
-        RequestDay(day, "chem", "ann", "ann", service, 1, 0, 0, 1_000_000)
+        RequestDay(day, "chem", "ann", service, 1, 0, 0, 1_000_000)
         for day in ("2026-10-23", "2026-10-24")
         for service in ("vision/chat", "vision/other")
     ]
@@ -336,10 +336,10 @@ def test_no_name_of_a_person_changes_what_is_owed() -> None:
     )
     spans = price_spans(book.records, BEGIN_S, END_S, BERLIN)
     seen = [
-        RequestDay("2026-10-24", "chem", name, name, "vision/chat", 7, 1005, 5, 0)
+        RequestDay("2026-10-24", "chem", name, "vision/chat", 7, 1005, 5, 0)
         for name in ("alice", "bob", "carol")
     ]
-    hidden = [replace(each, shown="-") for each in seen]
+    hidden = [replace(each, person="-") for each in seen]
     for found in (seen, hidden):
         lines = merged(request_lines(found, spans, book))
         # 100 + 0 (half of a millionth, to even) + 70 millionths, three times.

@@ -126,13 +126,12 @@ class RequestDay:
 
     Attributes:
         tenant: of whose keys they were, and who pays.
-        shown: the person's name as the reader may see it.
+        person: the name as the reader may see it.
     """
 
     day: str
     tenant: str
     person: str
-    shown: str
     service: str
     requests: int
     prompt_tokens: int
@@ -304,18 +303,15 @@ def mean_price(
 
 def request_lines(
     days: Iterable[RequestDay], spans: Sequence[PriceSpan], book: PriceBook
-) -> tuple[ChargeLine, ...]:
+) -> Iterator[ChargeLine]:
     """Lines of requests and tokens, by the day in which they ended: windows are nothing to them.
 
     Each person's day, service and meter is rounded once, whoever may see the person.
     """
     of_day = _by_day(spans)
-    return tuple(
-        line
-        for day in days
-        if day.day in of_day
-        for line in _lines_of_requests(day, of_day[day.day], book)
-    )
+    for day in days:
+        if day.day in of_day:
+            yield from _lines_of_requests(day, of_day[day.day], book)
 
 
 def _lines_of_requests(
@@ -333,7 +329,7 @@ def _lines_of_requests(
                 payer=day.tenant,
                 tenant=day.tenant,
                 service=service,
-                user=day.shown,
+                user=day.person,
                 gpu_types=(),
                 owner="" if owner == day.tenant else owner,
                 kind="request",

@@ -12,7 +12,7 @@ PLACE = DAY, "chem", "vision/chat"
 
 
 def part(hours: int, day: str = DAY) -> UsedPart:
-    return UsedPart(RequestDay(day, "chem", "ann", "ann", PLACE[2], 1, 0, 0, 500_000), hours * HOUR)
+    return UsedPart(RequestDay(day, "chem", "ann", PLACE[2], 1, 0, 0, 500_000), hours * HOUR)
 
 
 def test_time_has_the_price_of_the_types_that_it_was_of() -> None:
