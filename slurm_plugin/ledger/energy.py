@@ -27,10 +27,15 @@ _RUN = """
        SELECT r.tenant, r.payer, r.user_name, r.task, r.start_s FROM slicewise.runs r
         WHERE (r.cluster, r.meter, r.job_id) = (:cluster, 'slice-seconds', p.job_id)
           AND r.start_s < p.until_s
+          AND (EXISTS (SELECT FROM slicewise.open_reservations o WHERE o.run_id = r.id)
+               OR (SELECT t.until_s FROM slicewise.transfers t WHERE t.run_id = r.id
+                    ORDER BY t.number DESC LIMIT 1)
+                  >= extract(epoch FROM p.day::timestamp AT TIME ZONE :zone) - 3600)
         ORDER BY r.start_s DESC LIMIT 1
 """
 """A job's number is used again some day: the run is the last one that began before the hour's end,
-or the day's."""
+or the day's, and that had not ended before that day. Processes outlive their job by minutes, so it
+may have ended an hour before."""
 
 _SUMMED = """
 WITH parts AS (

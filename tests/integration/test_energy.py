@@ -9,11 +9,14 @@ import psycopg
 import pytest
 
 from slicewise.cluster.language.gpus.energy import EnergyMeasure, Split
+from slicewise.cluster.language.periods import date_text
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.energy_messages import EnergyPostRequest, ToldHour, ToldPart
 from slicewise.slurm_plugin.ledger.energy import WantedEnergy
 from slicewise.slurm_plugin.ledger.server_facts import ledger_facts
 from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.tariffs import WantedCharges
+from slicewise.slurm_plugin.rules.accounting.charge_lines import EnergyDay
 from slicewise.slurm_plugin.rules.accounting.energy import EnergyRow
 from slicewise.slurm_plugin.rules.accounting.types import (
     Charge,
@@ -96,6 +99,10 @@ class Books:
             name = "unknown" if row.is_unknown else row.tenant
             sums[name] = sums.get(name, 0) + row.energy_mj
         return sums
+
+    def charged(self) -> tuple[EnergyDay, ...]:
+        days = [date_text(self.begin_s + day * 86_400, ZONE) for day in (-1, 0, 1, 2)]
+        return self.ledger.tariffs.energy(WantedCharges(), days, ZONE, None, 1000)
 
     def is_right(self) -> bool:
         found = self.ledger.audit.verify()
@@ -182,6 +189,15 @@ def test_a_number_that_is_used_again_another_day_is_the_later_run_s(books: Books
     books.run(11, "nlp", after_s=25 * HOUR_S)
     books.tell(books.hour({11: 300}), books.hour({11: 40}, hour=25))
     assert books.by_tenant() == {"vision": 300, "nlp": 40}
+
+
+def test_joules_of_a_number_that_ran_long_ago_are_not_that_old_run_s(books: Books) -> None:
+    """As of a job that the ledger does not have; one that runs still has its number itself."""
+    books.end(books.run(11, "vision", after_s=-60 * HOUR_S), -50 * HOUR_S)
+    books.run(12, "nlp", after_s=-60 * HOUR_S)
+    books.tell(books.hour({11: 300, 12: 40}))
+    assert books.by_tenant() == {"unknown": 300, "nlp": 40}
+    assert {day.tenant for day in books.charged()} == {"nlp"}
 
 
 def test_hours_that_nothing_can_change_are_summed_by_the_day(books: Books) -> None:
