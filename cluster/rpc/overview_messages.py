@@ -255,13 +255,14 @@ class MonthNow(Message):
     """The running month, as the ledger had it within the last ten minutes.
 
     Attributes:
-        month: as 2026-11, in the ledger's time zone.
+        month: as 2026-11, by days of ``zone``: the tariffs', without one the ledger's.
         currency: "" without a tariff.
         seen_s: up to when running jobs are counted, in Unix seconds.
         tenants: by name.
     """
 
     month: str
+    zone: str
     currency: str
     seen_s: int
     tenants: tuple[TenantThisMonth, ...]

@@ -53,7 +53,9 @@ def charges(
     spans = price_spans(book.records, request.since_s, request.until_s, book.zone)
     lines, more = _page(_Read(ledger, wanted, spans, book), after)
     currency = book.records[-1].tariff.currency if book.records else ""
-    return ChargesAnswer(currency=currency, now_s=after.now_s, lines=lines, more=more)
+    return ChargesAnswer(
+        currency=currency, zone=book.zone, now_s=after.now_s, lines=lines, more=more
+    )
 
 
 def slice_price(request: SlicePriceRequest, ledger: Ledger, zone: str) -> SlicePriceAnswer:

@@ -5,13 +5,12 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from zoneinfo import ZoneInfo
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.jobs import ALLOTTED, JobView
 from slicewise.cluster.language.leader import Leader
+from slicewise.cluster.language.periods import Period, next_start_s, period_start_s
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.energy_messages import EnergyPostRequest
 from slicewise.cluster.rpc.message import DoneAnswer
@@ -83,11 +82,14 @@ class EnergyBooks:
         if time.monotonic() >= self._fold_due_s:
             self._fold_due_s = time.monotonic() + _DAY_S
             self._warned_nodes.clear()
-            await asyncio.to_thread(self._ledger.energy.fold, self._zone)
+            await asyncio.to_thread(self._fold)
         if not_kept and request.node not in self._warned_nodes:
             self._warned_nodes.add(request.node)
             warn("energy_not_kept", node=request.node, hours=not_kept)
         return DoneAnswer()
+
+    def _fold(self) -> None:
+        self._ledger.energy.fold(self._ledger.tariffs.zone(self._zone))
 
     def _jobs(self) -> _Jobs:
         """Meters of many nodes tell between two looks at Slurm's jobs: they are sorted once."""
@@ -114,12 +116,12 @@ def energy_use(
     Raises InvalidInputError (SW-VALUE) where it is too much, or the file of factors can't be read.
     """
     tenants = principal.tenants if request.tenant is None else frozenset({request.tenant})
-    zone = settings.ledger.time_zone
+    zone = ledger.tariffs.zone(settings.ledger.time_zone)
     # Grams are of the day only where a file has them by time.
     by_day = {"day"} if settings.energy.carbon_file else set[str]()
     fields = {*LINE_FIELDS[request.by], *by_day}
     wanted = WantedEnergy(
-        *_whole_days(request.since_s, request.until_s, zone), zone, tenants, MOST_ROWS, fields
+        *_midnights(request.since_s, request.until_s, zone), zone, tenants, MOST_ROWS, fields
     )
     rows = ledger.energy.rows(wanted)
     unmeasured = ledger.energy.unmeasured(wanted, int(wall_s()))
@@ -147,14 +149,13 @@ def energy_use(
 
 
 def energy_by_tenant(
-    ledger: Ledger, settings: Settings, since_s: int, until_s: int
+    ledger: Ledger, settings: Settings, since_s: int, until_s: int, zone: str
 ) -> Mapping[str, EnergySums] | None:
-    """The joules of days from that of ``since_s`` on; None where they are too many to read. What is
-    nobody's is that of "".
+    """The joules of days of the zone that begin in that time; None where they are too many to read.
+    What is nobody's is that of "".
     """
-    zone = settings.ledger.time_zone
     wanted = WantedEnergy(
-        *_whole_days(since_s, until_s, zone), zone, None, MOST_ROWS, LINE_FIELDS["tenant"]
+        *_midnights(since_s, until_s, zone), zone, None, MOST_ROWS, LINE_FIELDS["tenant"]
     )
     rows, unmeasured = ledger.energy.rows(wanted), ledger.energy.unmeasured(wanted, until_s)
     if MOST_ROWS in (len(rows), len(unmeasured)):
@@ -163,13 +164,15 @@ def energy_by_tenant(
     return {tenant: summed for (tenant,), summed in sums.items()}
 
 
-def _whole_days(since_s: int, until_s: int, zone: str) -> tuple[int, int]:
-    """The first day from its beginning, and the last to its end."""
-    first, last = (
-        datetime.fromtimestamp(at_s, ZoneInfo(zone)).replace(hour=0, minute=0, second=0)
-        for at_s in (since_s, max(since_s, until_s - 1))
+def _midnights(since_s: int, until_s: int, zone: str) -> tuple[int, int]:
+    """Those from which and up to which days are that begin in that time, as of requests' money."""
+    first_s, end_s = (
+        at_s
+        if period_start_s(Period.DAY, at_s, zone) == at_s
+        else next_start_s(Period.DAY, at_s, zone) or at_s
+        for at_s in (since_s, until_s)
     )
-    return int(first.timestamp()), int((last + timedelta(days=1)).timestamp())
+    return first_s, end_s
 
 
 def _by_service(tokens: Mapping[tuple[str, str], int]) -> Mapping[str, int]:

@@ -57,7 +57,8 @@ class EnergyAnswer(WholeAnswer):
 
 
 class EnergyRequest(Request, Asks[EnergyAnswer], get="energy-use"):
-    """Asks for the joules of days from that of ``since_s`` up to ``until_s``.
+    """Asks for the joules of days that begin from ``since_s`` up to ``until_s``, by the time zone
+    of tariffs; without one by the ledger's.
 
     A user sees the runs of the user's tenants. Operators see all, and what is nobody's.
     """

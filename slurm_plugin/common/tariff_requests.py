@@ -97,12 +97,14 @@ class ChargesAnswer(WholeAnswer):
 
     Attributes:
         currency: "" without a tariff.
+        zone: the time zone of days: the tariffs', without one the ledger's.
         budgets: on the first page, what was left within the last ten minutes of budgets in money
             that the reader may see; of a tenant those of it and of tenants above.
         more: where the next page begins; None after the last page.
     """
 
     currency: str
+    zone: str
     now_s: int
     lines: tuple[ChargeLine, ...]
     budgets: tuple[MoneyBudgetStatus, ...] = ()

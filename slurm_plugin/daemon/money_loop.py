@@ -30,8 +30,9 @@ _EVERY_S = 600.0
 
 @dataclass(frozen=True)
 class _Money:
-    """``costs`` are those of the month."""
+    """``costs`` are those of the month; ``zone`` is that of its days, of money and joules."""
 
+    zone: str
     month: str
     month_s: int
     seen_s: int
@@ -65,7 +66,12 @@ class MoneyLoop:
             # Joules take their time: what is left of budgets doesn't hang on them.
             month, budgets = _month(money, None), money.budgets
             energy = await asyncio.to_thread(
-                energy_by_tenant, self._ledger, self._settings, money.month_s, now_s
+                energy_by_tenant,
+                self._ledger,
+                self._settings,
+                money.month_s,
+                now_s,
+                money.zone,
             )
             if energy is None:
                 warn("energy_too_many", month=money.month, rows=MOST_ROWS)
@@ -90,6 +96,7 @@ class MoneyLoop:
             spent = self._ledger.tariffs.spent(spans, alike, book.zone, now_s)
             costs = tenant_costs(spent, spans, book)
         return _Money(
+            book.zone,
             date_text(month_s, book.zone)[: len("2026-11")],
             month_s,
             now_s,
@@ -104,5 +111,9 @@ def _month(money: _Money, energy: Mapping[str, EnergySums] | None) -> MonthNow |
     if not tenants:
         return None
     return MonthNow(
-        month=money.month, currency=money.currency, seen_s=money.seen_s, tenants=tenants
+        month=money.month,
+        zone=money.zone,
+        currency=money.currency,
+        seen_s=money.seen_s,
+        tenants=tenants,
     )

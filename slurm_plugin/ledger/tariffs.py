@@ -164,13 +164,17 @@ class Tariffs(LedgerPart):
         with reading(self._engine) as connection:
             return _records(connection, self._cluster)
 
+    def zone(self, ledger_zone: str) -> str:
+        """The time zone of days that are priced: the tariffs', once there is one."""
+        return _zone(self.records(), ledger_zone)
+
     def book(self, zone: str) -> PriceBook:
         """All by which use is priced: a tenant that is moved has another class from the next
-        midnight on. The time zone is that of the tariffs, once there is one.
+        midnight on. The time zone is as of ``zone``.
         """
         with reading(self._engine) as connection:
             records = _records(connection, self._cluster)
-            zone = records[-1].tariff.time_zone or zone if records else zone
+            zone = _zone(records, zone)
             return PriceBook(records, _parents(connection, self._cluster, zone), zone)
 
     def passed_on(
@@ -337,6 +341,10 @@ class Tariffs(LedgerPart):
             "tenant": wanted.tenant,
             "tenants": None if wanted.tenants is None else sorted(wanted.tenants),
         }
+
+
+def _zone(records: Sequence[TariffRecord], ledger_zone: str) -> str:
+    return (records[-1].tariff.time_zone if records else "") or ledger_zone
 
 
 def _records(connection: Any, cluster: str) -> tuple[TariffRecord, ...]:

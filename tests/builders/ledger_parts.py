@@ -88,6 +88,9 @@ class KeptTariffs:
     def records(self) -> tuple[TariffRecord, ...]:
         return tuple(self.found)
 
+    def zone(self, ledger_zone: str) -> str:
+        return ledger_zone
+
     def book(self, zone: str) -> PriceBook:
         return PriceBook(self.found, {}, zone)
 

@@ -73,6 +73,7 @@ async def busy(monkeypatch: pytest.MonkeyPatch) -> Metrics:
     cluster_state.quotas.left_tokens = {"vision": 1_500, "nlp": 7}
     cluster_state.month = MonthNow(
         month="2026-11",
+        zone="UTC",
         currency="EUR",
         seen_s=0,
         tenants=(

@@ -171,7 +171,11 @@ class Answers:
             for number in range(self.count)
         )
         return MonthNow(
-            month="2026-11", currency="EUR", seen_s=NOW_S - 300, tenants=(nobody, *tenants)
+            month="2026-11",
+            zone="Europe/Berlin",
+            currency="EUR",
+            seen_s=NOW_S - 300,
+            tenants=(nobody, *tenants),
         )
 
     def service(self, number: int) -> ServiceNow:
@@ -632,6 +636,7 @@ class Answers:
         budget = MoneyBudgetStatus(self.name(0), 500_000_000, 93_750_000, 0.8, MONTH_S + 30 * DAY_S)
         return ChargesAnswer(
             currency="EUR" if self.count else "",
+            zone="Europe/Berlin",
             now_s=NOW_S,
             lines=tuple(lines),
             budgets=(budget,) if request.tenant in (None, self.name(0)) and self.count else (),

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import typer
 from rich.text import Text
 
+from slicewise.cluster.language.periods import Period, period_start_s
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.own_tenant import complete_tenant, typed_account
 from slicewise.cluster.runtime.console import (
@@ -112,6 +113,7 @@ def energy(
     until_s = int(end.timestamp()) if end else int(wall_s()) + 1
     thirty_days_s = int(timedelta(days=30).total_seconds())
     since_s = int(begin.timestamp()) if begin else max(0, until_s - thirty_days_s)
+    since_s = period_start_s(Period.DAY, since_s, load_settings().ledger.time_zone)
     request = EnergyRequest.of(by=by.value, tenant=tenant, since_s=since_s, until_s=until_s)
     answer = DaemonClient(load_settings().daemon).call(request)
     if as_json:

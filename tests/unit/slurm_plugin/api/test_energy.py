@@ -4,15 +4,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from builders.tariffs import BERLIN, local_s
 from pydantic import ValidationError
-from stand_ins.scripted import job
+from stand_ins.scripted import job, settings
 
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.gpus.energy import EnergyMeasure, Split
 from slicewise.cluster.language.jobs import JobState
 from slicewise.cluster.language.leader import ALONE
 from slicewise.cluster.rpc.energy_messages import EnergyPostRequest, ToldHour, ToldPart
-from slicewise.slurm_plugin.api.energy import EnergyBooks
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.energy import EnergyBooks, energy_use
+from slicewise.slurm_plugin.common.energy_requests import EnergyRequest
+from slicewise.slurm_plugin.ledger.energy import WantedEnergy
 from slicewise.slurm_plugin.state.node_power import NodePower
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -40,12 +44,14 @@ class Kept:
     def __init__(self) -> None:
         self.noted: list[EnergyPostRequest] = []
         self.late = 0
+        self.zones: list[str] = []
 
     def note(self, told: EnergyPostRequest) -> int:
         self.noted.append(told)
         return self.late
 
     def fold(self, zone: str) -> int:
+        self.zones.append(zone)
         return 0
 
 
@@ -72,7 +78,7 @@ def books(kept: Kept) -> EnergyBooks:
         ),
         node_power=NodePower(),
     )
-    ledger: Any = SimpleNamespace(energy=kept)
+    ledger: Any = SimpleNamespace(energy=kept, tariffs=SimpleNamespace(zone=lambda _: BERLIN))
     return EnergyBooks(ledger, state, ALONE, "UTC")
 
 
@@ -97,6 +103,28 @@ async def test_hours_that_are_not_kept_are_said_once_a_node(
     for kept.late in (0, 3, 4):
         await books.note(told(HOUR), caller)
     assert [line.getMessage() for line in caplog.records] == ["energy_not_kept node=gpu01 hours=3"]
+
+
+async def test_days_are_those_of_money(books: EnergyBooks, kept: Kept) -> None:
+    """What is asked of days and summed by them is by the tariffs' time zone, not the ledger's."""
+    caller: Any = None
+    await books.note(told(HOUR), caller)
+    assert kept.zones == [BERLIN]
+    wanted = list[WantedEnergy]()
+    energy = SimpleNamespace(
+        rows=lambda asked: wanted.append(asked) or (), unmeasured=lambda *_: ()
+    )
+    ledger: Any = SimpleNamespace(
+        energy=energy, tariffs=SimpleNamespace(zone={"UTC": BERLIN}.__getitem__)
+    )
+    # A month of the ledger's, an hour later than that of the tariffs: its days but the first.
+    begin_s, end_s = local_s("2026-11-01 00:00", "UTC"), local_s("2026-12-01 00:00", "UTC")
+    request = EnergyRequest(since_s=begin_s, until_s=end_s)
+    energy_use(request, Principal(0, "root", None), ledger, settings(), {})
+    (asked,) = wanted
+    assert (asked.zone, asked.since_s, asked.until_s) == (
+        *(BERLIN, local_s("2026-11-02 00:00"), local_s("2026-12-02 00:00")),
+    )
 
 
 async def test_a_node_that_slurm_does_not_have_is_refused(books: EnergyBooks, kept: Kept) -> None:

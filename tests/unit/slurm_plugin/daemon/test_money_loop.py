@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from builders.ledger_parts import KeptTariffs
-from builders.tariffs import BERLIN, book_of, record, tariff
+from builders.tariffs import BERLIN, book_of, local_s, record, tariff
 from stand_ins.scripted import settings
 
 from slicewise.cluster.language.errors import OutsideError
@@ -72,7 +72,11 @@ async def test_it_looks_each_ten_minutes_and_forgets_what_it_can_no_longer_see(
     nobody = TenantThisMonth(tenant="", energy_mj=70, measured_mj=70)
     vision = TenantThisMonth(tenant="vision", millionths=360_000, energy_mj=500, measured_mj=500)
     assert state.month == MonthNow(
-        month="2023-11", currency="EUR", seen_s=NOW_S, tenants=(nobody, vision)
+        month="2023-11",
+        zone=settings().ledger.time_zone,
+        currency="EUR",
+        seen_s=NOW_S,
+        tenants=(nobody, vision),
     )
 
     def refuse(_zone: str) -> None:
@@ -115,17 +119,25 @@ async def test_joules_of_too_many_runs_are_not_known_and_the_log_says_so(
 
 
 @pytest.mark.usefixtures("clock")
-async def test_a_time_zone_that_is_not_the_tariffs_is_warned_of_once(
+async def test_a_time_zone_that_is_not_the_tariffs_is_warned_of_once_and_not_that_of_joules(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(money_loop, "_EVERY_S", -1.0)
     book = book_of((0, tariff()), zone=BERLIN)
     tariffs = SimpleNamespace(book=lambda _zone: book, spent=lambda *_: ())
-    ledger: Any = SimpleNamespace(tariffs=tariffs, energy=Boards())
+    wanted = list[WantedEnergy]()
+    boards = SimpleNamespace(
+        rows=lambda energy: wanted.append(energy) or (), unmeasured=lambda *_: ()
+    )
+    ledger: Any = SimpleNamespace(tariffs=tariffs, energy=boards)
     state: Any = SimpleNamespace(clock=SimpleNamespace(shown_s=float(NOW_S)))
     loop = MoneyLoop(settings(), ledger, state)
     for _ in range(2):
         await loop.turn()
+    begin_s, end_s = local_s("2023-11-01 00:00"), local_s("2023-11-15 00:00")
+    assert {(each.since_s, each.until_s, each.zone) for each in wanted} == {
+        (begin_s, end_s, BERLIN)
+    }
     told = [one.getMessage() for one in caplog.records]
     assert [line.split()[0] for line in told] == ["tariff_zone_differs"]
     assert BERLIN in told[0]

@@ -489,6 +489,7 @@ def test_a_budget_in_money_is_told_of_from_the_part_on_of_which_the_tariff_warns
 def test_of_the_month_a_reader_sees_the_own_tenants_and_operators_what_is_nobody_s():
     month = MonthNow(
         month="2026-11",
+        zone="UTC",
         currency="EUR",
         seen_s=0,
         tenants=tuple(TenantThisMonth(tenant=name, millionths=1) for name in ("", "nlp", "vision")),
