@@ -18,7 +18,8 @@ overview_app = typer.Typer()
 def overview(as_json: Json = False) -> None:
     """Show the cluster on one screen, and what needs attention with the command that mends it.
 
-    Slices by state, tenants, services, GPUs with their MIG instances to scale, and jobs that wait.
+    Slices by state, tenants, services, GPUs with their MIG instances to scale, jobs that wait, and
+    the running month's money and kilowatt-hours by tenant, as of the last ten minutes.
     A terminal shows as many rows of each as it has room for; a pipe gets them all. Users see their
     own tenants in full and the others as sums. The daemon answers from memory, also while Slurm or
     the ledger is down.

@@ -22,6 +22,7 @@ from slicewise.cluster.rpc.overview_messages import (
     GpuNow,
     InstanceNow,
     LoanNow,
+    MonthNow,
     NodeCondition,
     OtherTenants,
     OverviewAnswer,
@@ -29,6 +30,7 @@ from slicewise.cluster.rpc.overview_messages import (
     ServiceNow,
     SlicesByState,
     TenantNow,
+    TenantThisMonth,
     WaitingNow,
 )
 from slicewise.cluster.runtime.console import (
@@ -39,6 +41,9 @@ from slicewise.cluster.runtime.console import (
     fitted,
     toned,
 )
+from slicewise.slurm_plugin.rules.accounting.invoice import money_places, money_text
+from slicewise.slurm_plugin.rules.pages.invoice import most_spent
+from slicewise.slurm_plugin.rules.pages.words import kwh_text, measured_text
 
 Row = TypeVar("Row")
 
@@ -554,12 +559,15 @@ class Screen:
         head = title(answer, self.now_s)
         yield head.append_text(power_text(answer, width - head.cell_len))
         yield ClusterBar(answer.slices)
-        yield Text()
         height = _MOST if is_pipe else out.height
-        gap = [Text()] if height > _LOW else []
+        is_low = height <= _LOW
+        # There is no room for it by tenant.
+        sums = month_text(answer.month, self.now_s) if answer.month is not None and is_low else ""
+        yield Text(sums, style="dim", no_wrap=True, overflow="ellipsis")
+        gap = [] if is_low else [Text()]
         told = list(_attention(answer.attention, width, (height - _LINES_BESIDE) // 3))
         yield from told
-        parts = _parts(answer, self.now_s, width)
+        parts = _parts(answer, self.now_s, width, is_low=is_low)
         taken = _LINES_BESIDE + sum(_height(text, width) for text in told)
         taken += (len(gap) + _HEAD) * len(parts) + sum(bool(part.rest) for part in parts)
         rooms = rooms_of([part.length for part in parts], height - taken)
@@ -571,7 +579,7 @@ class Screen:
                 yield FittingTable(columns)
             elif part.length:
                 yield from table_lines(columns, width)
-            yield from _more(part.length - room)
+            yield from _more(part.length - room, part.whole)
             if part.rest:
                 yield Text(f" {part.rest}", style="dim")
 
@@ -598,15 +606,17 @@ def _height(line: Text, width: int) -> int:
 class _Part:
     """A part of the screen: its rows, how many there are, and a line about all that is not shown.
 
-    ``columns`` makes its columns of so many of its first rows.
+    ``columns`` makes its columns of so many of its first rows; ``whole`` is the command that has
+    all.
     """
 
     length: int
     columns: Callable[[int], tuple[Column, ...]]
     rest: str = ""
+    whole: str = "slicewise top"
 
 
-def _parts(answer: OverviewAnswer, now_s: float, width: int) -> list[_Part]:
+def _parts(answer: OverviewAnswer, now_s: float, width: int, *, is_low: bool) -> list[_Part]:
     services = sorted(answer.services, key=_trouble)
     found = [
         _part(
@@ -618,6 +628,8 @@ def _parts(answer: OverviewAnswer, now_s: float, width: int) -> list[_Part]:
         _gpu_part(gpu_rows(answer.gpus), width),
         _part(answer.waiting, waiting_fields(now_s)),
     ]
+    if answer.month is not None and not is_low:
+        found.append(_month_part(answer.month, now_s))
     return [part for part in found if part.length or part.rest]
 
 
@@ -630,6 +642,45 @@ def _part(rows: Sequence[Row], fields: Sequence[Field[Row]], rest: str = "") -> 
 
 def _gpu_part(rows: Sequence[GpuRow], width: int) -> _Part:
     return _Part(len(rows), lambda room: gpu_columns(rows[:room], width))
+
+
+def _month_part(month: MonthNow, now_s: float) -> _Part:
+    tenants = most_spent(month.tenants)
+    return _Part(
+        len(tenants),
+        lambda room: month_columns(month, tenants[:room]),
+        month_text(month, now_s),
+        "slicewise overview --json",
+    )
+
+
+def month_text(month: MonthNow, now_s: float) -> str:
+    """``2026-11: 1,234.50 EUR, 56.789 kWh, as of 4 min ago by days of Europe/Berlin``."""
+    energies = [each.energy_mj for each in month.tenants if each.energy_mj is not None]
+    sums = []
+    if month.currency:
+        cost = sum(each.millionths or 0 for each in month.tenants)
+        sums.append(f"{money_text(cost)} {words(month.currency)}")
+    if energies:
+        sums.append(f"{kwh_text(sum(energies))} kWh")
+    age = age_text(now_s - month.seen_s)
+    return f"{month.month}: {', '.join(sums)}, as of {age} ago by days of {words(month.zone)}"
+
+
+def month_columns(month: MonthNow, tenants: Sequence[TenantThisMonth]) -> tuple[Column, ...]:
+    """Money, where there is a tariff, and joules of these tenants, as the page has them."""
+    places = money_places(each.millionths for each in tenants)
+    costs = (
+        NOTHING if each.millionths is None else money_text(each.millionths, places)
+        for each in tenants
+    )
+    measured = (measured_text(each.measured_mj, each.energy_mj) or NOTHING for each in tenants)
+    return (
+        column(f"{month.month} of", (words(each.tenant) or "nobody" for each in tenants)),
+        *((column(words(month.currency), costs, right=True),) if month.currency else ()),
+        column("kWh", (kwh_text(each.energy_mj) for each in tenants), right=True),
+        column("measured", measured, right=True, rank=1),
+    )
 
 
 def gpu_columns(rows: Sequence[GpuRow], width: int) -> tuple[Column, ...]:
@@ -698,9 +749,9 @@ def _trouble(service: ServiceNow) -> tuple[bool, int, str, str]:
     return service.condition != "failing", -(service.backlog or 0), service.tenant, service.name
 
 
-def _more(count: int) -> Iterator[Text]:
+def _more(count: int, command: str = "slicewise top") -> Iterator[Text]:
     if count > 0:
-        yield Text(f" and {count:,} more: slicewise top", style="dim")
+        yield Text(f" and {count:,} more: {command}", style="dim")
 
 
 def _node_condition(row: GpuRow) -> Text:

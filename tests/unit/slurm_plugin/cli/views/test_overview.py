@@ -14,15 +14,18 @@ from slicewise.cluster.rpc.overview_messages import (
     AttentionItem,
     GpuNow,
     InstanceNow,
+    MonthNow,
     OverviewAnswer,
     PowerNow,
     SlicesByState,
     TenantNow,
+    TenantThisMonth,
 )
 from slicewise.cluster.runtime.console import PipeConsole
 from slicewise.slurm_plugin.cli.views import overview as present
 from slicewise.slurm_plugin.rules.overview.overview import overview
 
+MONTH_HEADS = ["2026-11", "of", "EUR", "kWh", "measured"]
 HOSTILE = "a\x1b[31m\x07[red]b[/red]\nc\x9b2J"
 
 
@@ -75,6 +78,55 @@ def test_watts_stand_in_the_title_as_far_as_there_is_room(mode: str, width: int,
     assert len(lines) < 24
     assert lines[0].endswith(end)
     assert "kW" not in shown(busy())
+
+
+def with_month(currency: str = "EUR") -> OverviewAnswer:
+    """Of thirty tenants, and of nobody."""
+    tenants = tuple(
+        TenantThisMonth(
+            tenant=f"t{n}",
+            millionths=n * 1_250_000 if currency else None,
+            energy_mj=n * 3_600_000_000,
+            measured_mj=n * 900_000_000,
+        )
+        for n in range(1, 31)
+    )
+    nobody = TenantThisMonth(tenant="", energy_mj=3_600_000_000, measured_mj=3_600_000_000)
+    month = MonthNow(
+        month="2026-11",
+        zone="Europe/Berlin",
+        currency=currency,
+        seen_s=int(NOW_S) - 240,
+        tenants=(nobody, *tenants),
+    )
+    return busy().model_copy(update={"month": month})
+
+
+def test_money_and_joules_of_the_month_are_there_by_tenant_and_in_all():
+    whole = "2026-11: 581.25 EUR, 466.000 kWh, as of 4 min ago by days of Europe/Berlin"
+    lines = shown(with_month(), 120, 60).splitlines()
+    assert len(lines) < 60
+    (at,) = (nth for nth, line in enumerate(lines) if line.split() == MONTH_HEADS)
+    assert lines[at + 1].split() == ["t30", "37.50", "30.000", "25%"]
+    assert lines[-1].strip() == whole
+    assert "more: slicewise overview --json" in lines[-2]
+    # On a low terminal only what all of it comes to.
+    low = shown(with_month(), 80, 24).splitlines()
+    assert len(low) < 24
+    assert low[3] == whole
+    assert "t30" not in "\n".join(low)
+
+
+def test_a_pipe_gets_each_tenant_s_month_and_nobody_s(capsys: pytest.CaptureFixture[str]):
+    PipeConsole().print(present.Screen(with_month(), NOW_S))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    at = lines.index(MONTH_HEADS)
+    assert lines[at + 30] == ["t1", "1.25", "1.000", "25%"]
+    assert lines[at + 31] == ["nobody", "–", "1.000", "100%"]
+    PipeConsole().print(present.Screen(with_month(currency=""), NOW_S))
+    without = capsys.readouterr().out
+    assert ["t1", "1.000", "25%"] in [line.split() for line in without.splitlines()]
+    assert "2026-11: 466.000 kWh, as of" in without
 
 
 def test_a_pipe_gets_every_row_and_no_styles(capsys: pytest.CaptureFixture[str]):
