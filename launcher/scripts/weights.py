@@ -75,6 +75,9 @@ _LEAST_BYTES = 256 << 20
 """What a copy must write in ``_WAIT_S`` so that others go on waiting for it."""
 _POLL_S = 0.05
 _CHUNK_BYTES = 8 << 20
+_AHEAD_BYTES = 128 << 10
+"""What is asked for at once of what is read ahead: the kernel's own read-ahead is often no more,
+and it leaves out what is beyond that."""
 _READERS = 4
 """Threads that compute checksums: so many read as fast as most disks, and take 32 MiB."""
 _KEY = re.compile(r"[0-9a-f]{32}")
@@ -789,6 +792,31 @@ def brought(
     return "source", size, f"changes: {wanted.repository} changes while it is copied"
 
 
+def _read_ahead(models: Path, size: int) -> None:
+    """Have the kernel read a copy into memory, in a process of its own, while the server starts.
+
+    One that would take more than half of the job's memory is left to the server: what was read
+    first would be gone again when the server comes to it.
+    """
+    job_mib = os.environ.get("SLURM_MEM_PER_NODE", "")
+    is_limited = job_mib.isdigit() and int(job_mib) > 0
+    node_mib = _mib(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    if 2 * _mib(size) > (int(job_mib) if is_limited else node_mib) or os.fork():
+        return
+    try:
+        # Who reads what this script prints does not wait for this process.
+        with _opened(Path(os.devnull), os.O_RDWR) as nothing:
+            for number in (0, 1, 2):
+                os.dup2(nothing, number)
+        for path, status in sorted(_entries_in(models)):
+            if stat.S_ISREG(status.st_mode):
+                with _opened(models / path, os.O_RDONLY | os.O_NOFOLLOW) as file:
+                    for offset in range(0, status.st_size, _AHEAD_BYTES):
+                        os.posix_fadvise(file, offset, _AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+    finally:
+        os._exit(0)
+
+
 def told_line(outcome: str, started_s: float, size: int, where: str) -> str:
     """Return the line that is printed; ``started_s`` is when it began, by ``time.monotonic``."""
     # A name in the repository may hold anything, and the batch script reads one line.
@@ -825,6 +853,9 @@ def main(words: Sequence[str]) -> None:
     pause = _wait_for_input if told.pauses else _go_on
     outcome, size, where = brought(told.cache, told.most_bytes, wanted, told.beside, pause)
     sys.stdout.write(told_line(outcome, started_s, size, where))
+    sys.stdout.flush()
+    if outcome == "hit":
+        _read_ahead(Path(where) / MODELS, size)
 
 
 if __name__ == "__main__":

@@ -161,6 +161,47 @@ def test_the_first_copies_and_the_next_finds_the_copy(cache: Path, repository: P
     )
 
 
+def forget(models: Path) -> None:
+    """Drop a copy's files from memory, so that the next reader asks the disk."""
+    for path in files_in(models):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def files_in(models: Path) -> list[Path]:
+    return [path for path in models.rglob("*") if path.is_file()]
+
+
+def pages_in_memory(path: Path) -> int:
+    told = subprocess.run(
+        ("fincore", "--bytes", "--noheadings", "--output", "PAGES", str(path)),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(told.stdout)
+
+
+def test_a_copy_is_read_into_memory_while_the_server_starts(cache: Path, place: Path):
+    repository = made_repository(place / "large", 64 * MIB)
+    models = bring(cache, repository).models
+    forget(models)
+    weights_file = models / "m" / "1" / "w"
+    assert pages_in_memory(weights_file) == 0
+    assert bring(cache, repository).outcome == "hit"
+    whole = -(-weights_file.stat().st_size // os.sysconf("SC_PAGE_SIZE"))
+    until(lambda: pages_in_memory(weights_file) == whole)
+
+
+def test_what_fills_half_of_the_jobs_memory_is_not_read_ahead(cache: Path, place: Path):
+    repository = made_repository(place / "large", 64 * MIB)
+    models = bring(cache, repository).models
+    forget(models)
+    assert bring(cache, repository, memory_mib=127).outcome == "hit"
+    assert pages_in_memory(models / "m" / "1" / "w") == 0
+
+
 def test_a_copy_is_its_users_alone_and_has_no_links(cache: Path, repository: Path):
     where = Path(bring(cache, repository).where)
     modes = {path.name: stat.S_IMODE(path.lstat().st_mode) for path in where.rglob("*")}
