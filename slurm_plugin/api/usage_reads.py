@@ -42,10 +42,14 @@ def token_usage(
     of_one = request.tenant or request.person or request.key_id
     is_first = request.after is None and not of_one
     shown = lines[:PAGE_LINES]
-    unattributed = ledger.usage_reads.unattributed(request, reader) if is_first else ()
+    unattributed, left_out = (
+        ledger.usage_reads.unattributed(request, reader) if is_first else ((), 0)
+    )
     shown = _priced(shown, request, reader, ledger, zone)
     more = _key(shown[-1], LINE_FIELDS[request.by]) if len(lines) > len(shown) else None
-    return TokenUsageAnswer(lines=shown, unattributed=unattributed, more=more)
+    return TokenUsageAnswer(
+        lines=shown, unattributed=unattributed, unattributed_left_out=left_out, more=more
+    )
 
 
 def _priced(

@@ -88,10 +88,12 @@ class TokenUsageAnswer(WholeAnswer):
         more: where the next page begins; None after the last page.
         unattributed: on the first page, of services that the reader owns; none where the request
             asks for a tenant, person or key.
+        unattributed_left_out: how many more services have some: an answer tells of a thousand.
     """
 
     lines: tuple[TokenLine, ...]
     unattributed: tuple[Unattributed, ...] = ()
+    unattributed_left_out: int = 0
     more: tuple[str, ...] | None = None
 
 

@@ -145,8 +145,11 @@ class UsageReads(LedgerPart):
 
     def unattributed(
         self, request: TokenUsageRequest, reader: UsageReader
-    ) -> tuple[Unattributed, ...]:
-        """What engines counted and nobody's request has, of runs that were seen in that time."""
+    ) -> tuple[tuple[Unattributed, ...], int]:
+        """What engines counted and nobody's request has, of runs that were seen in that time.
+
+        Of so many services at most; the second value is how many more there are.
+        """
         run, posted = engine_counters.c, usage_runs.c
         is_same = and_(*(run[key.name] == key for key in usage_runs.primary_key))
         asked = posted.prompt_tokens - case(
@@ -161,7 +164,7 @@ class UsageReads(LedgerPart):
         )
         bounded = (cast(func.least(sum_, _MOST), BigInteger) for sum_ in (prompts, outputs))
         query = (
-            select(run.service, *bounded)
+            select(run.service, *bounded, func.count().over())
             .select_from(outerjoin(engine_counters, usage_runs, is_same))
             .where(run.cluster == self._cluster)
             .where(run.seen_at >= func.to_timestamp(request.since_s))
@@ -177,10 +180,12 @@ class UsageReads(LedgerPart):
         if reader.owned is not None:
             query = query.where(func.split_part(run.service, "/", 1).in_(reader.owned))
         with self._reading() as connection:
-            return tuple(
-                Unattributed(service=service, prompt_tokens=prompts, output_tokens=outputs)
-                for service, prompts, outputs in connection.execute(query)
-            )
+            rows = connection.execute(query).all()
+        told = tuple(
+            Unattributed(service=service, prompt_tokens=prompts, output_tokens=outputs)
+            for service, prompts, outputs, _ in rows
+        )
+        return told, (rows[0][-1] if rows else 0) - len(told)
 
 
 def _view(request: TokenUsageRequest, reader: UsageReader) -> TableClause:

@@ -275,7 +275,7 @@ def check(ledger: Ledger, engine: Engine, asked: Asked) -> None:
             unbooked[name] += max(0, amount - of_key)
     # HAProxy may be killed between the end of an answer and its line, one of each client at most.
     assert unbooked["requests"] <= CLIENTS * KILLS
-    (rest,) = ledger.usage_reads.unattributed(TokenUsageRequest(), ROOT)
+    (rest,), _ = ledger.usage_reads.unattributed(TokenUsageRequest(), ROOT)
     assert rest.prompt_tokens + total["prompt"] - total["cached"] == engine.prompt_tokens
     assert rest.output_tokens + total["output"] == engine.output_tokens
     found = ledger.audit.verify()

@@ -35,7 +35,7 @@ from slicewise.slurm_plugin.common.usage_requests import (
     TokenUsageRequest,
     UsageGroup,
 )
-from slicewise.slurm_plugin.ledger import replay, schema_revisions, usage_replay
+from slicewise.slurm_plugin.ledger import replay, schema_revisions, usage_reads, usage_replay
 from slicewise.slurm_plugin.ledger.allowances import AllowanceTime
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.usage_reads import UsageReader
@@ -169,6 +169,24 @@ def test_what_ended_after_an_engine_was_seen_last_is_not_compared_with_it(ledger
     assert ledger.audit.verify().faults
 
 
+def test_services_that_are_left_out_of_what_is_unattributed_are_counted(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    services = [f"science/chat{number}" for number in range(5)]
+    ledger.usage.note_counters(
+        [
+            counted(7, 8).model_copy(update={"service": name, "index": index})
+            for index, name in enumerate(services)
+        ]
+    )
+    request, reader = TokenUsageRequest(), UsageReader("root", None)
+    told, left_out = ledger.usage_reads.unattributed(request, reader)
+    assert ([each.service for each in told], left_out) == (services, 0)
+    monkeypatch.setattr(usage_reads, "_MOST_SERVICES", 3)
+    told, left_out = ledger.usage_reads.unattributed(request, reader)
+    assert ([each.service for each in told], left_out) == (services[:3], 2)
+
+
 def test_of_an_engine_that_counts_no_cached_tokens_its_records_have_them(ledger: Ledger):
     """Whether or not the launcher that tells its counters has heard the records."""
     without_cached = counted(7, 8).model_copy(update={"counts_cached": False})
@@ -176,11 +194,11 @@ def test_of_an_engine_that_counts_no_cached_tokens_its_records_have_them(ledger:
     tokens = {"prompt_tokens": 9, "cached_prompt_tokens": 5, "output_tokens": 7}
     post(ledger, "b", [a_record(0, **tokens)])
     request, reader = TokenUsageRequest(), UsageReader("root", None)
-    (rest,) = ledger.usage_reads.unattributed(request, reader)
+    (rest,), _ = ledger.usage_reads.unattributed(request, reader)
     assert (rest.prompt_tokens, rest.output_tokens) == (3, 1)
     # All of this one's prompt was in the cache.
     post(ledger, "b", [a_record(1, prompt_tokens=9, cached_prompt_tokens=9, output_tokens=1)])
-    (rest,) = ledger.usage_reads.unattributed(request, reader)
+    (rest,), _ = ledger.usage_reads.unattributed(request, reader)
     assert (rest.prompt_tokens, rest.output_tokens) == (3, 0)
     assert is_sound(ledger)
 
@@ -545,7 +563,7 @@ def test_engines_that_count_beyond_all_hide_nobody_s_counts(ledger: Ledger):
     for start in range(0, 1201, MOST_RUNS):
         ledger.usage.note_counters(counters[start : start + MOST_RUNS])
     request = TokenUsageRequest()
-    (line,) = ledger.usage_reads.unattributed(request, UsageReader("root", None))
+    (line,), _ = ledger.usage_reads.unattributed(request, UsageReader("root", None))
     assert line.prompt_tokens == 2**53 - 1
 
 

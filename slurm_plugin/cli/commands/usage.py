@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import typer
 from rich.text import Text
 
+from slicewise.cluster.language.units import counted
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.own_tenant import complete_tenant, typed_account
 from slicewise.cluster.runtime.console import Column, FittingTable, column, console, print_json
@@ -57,6 +58,7 @@ class UsageShown:
     by: str
     lines: tuple[TokenLine, ...]
     unattributed: tuple[Unattributed, ...]
+    unattributed_left_out: int
 
 
 def _ledger_time(text: str) -> datetime:
@@ -136,7 +138,8 @@ def usage(
     daemon = DaemonClient(load_settings().daemon)
     answers = tuple(pages(lambda after: daemon.call(request.model_copy(update={"after": after}))))
     lines = tuple(line for answer in answers for line in answer.lines)
-    shown = UsageShown(by.value, lines, answers[0].unattributed)
+    first = answers[0]
+    shown = UsageShown(by.value, lines, first.unattributed, first.unattributed_left_out)
     if as_json:
         print_json(shown)
     elif as_csv:
@@ -146,6 +149,9 @@ def usage(
         console().print(_table(shown).or_say("No requests."))
         for rest in shown.unattributed:
             console().print(Text(_unattributed_text(rest)))
+        if shown.unattributed_left_out:
+            services = counted(shown.unattributed_left_out, "further service")
+            console().print(Text(f"And of {services}: slicewise usage --service OWNER/NAME"))
 
 
 def _table(shown: UsageShown) -> FittingTable:

@@ -294,7 +294,7 @@ async def test_of_a_tenant_that_there_is_not_no_use_is_told_of(
 ):
     nothing = SimpleNamespace(
         lines=lambda *_, **__: (),
-        unattributed=lambda *_: (),
+        unattributed=lambda *_: ((), 0),
         rows=lambda _: (),
         unmeasured=lambda *_: (),
     )

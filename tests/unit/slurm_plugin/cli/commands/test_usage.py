@@ -43,7 +43,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[TokenUsageRequest]:
         requests.append(request)
         if request.after is None:
             more = ("science/chat",) * len(LINE_FIELDS[request.by])
-            return TokenUsageAnswer(lines=(CHAT,), unattributed=(REST,), more=more)
+            return TokenUsageAnswer(
+                lines=(CHAT,), unattributed=(REST,), unattributed_left_out=1234, more=more
+            )
         return TokenUsageAnswer(lines=(OWN,))
 
     answer_from(monkeypatch, {TokenUsageRequest: answer})
@@ -64,6 +66,7 @@ def test_people_see_a_table_and_what_is_unattributed(asked: list[TokenUsageReque
     assert "123,456" in text
     assert "81 ms" in text
     assert "80 prompt and 7 output tokens are unattributed" in text
+    assert "And of 1,234 further services: slicewise usage --service OWNER/NAME" in text
     assert [request.after for request in asked] == [None, ("science/chat",)]
 
 
@@ -72,6 +75,7 @@ def test_json_and_csv_have_the_lines_themselves(asked: list[TokenUsageRequest]):
     assert [line["service"] for line in shown["lines"]] == ["science/chat", "vision/own"]
     assert shown["lines"][0]["first_token_ms"] == 81.4
     assert shown["unattributed"] == [REST.model_dump()]
+    assert shown["unattributed_left_out"] == 1234
     head, first, _ = printed("--csv").splitlines()
     assert dict(zip(head.split(","), first.split(","), strict=True))["prompt_tokens"] == "123456"
 
