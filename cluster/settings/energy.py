@@ -21,7 +21,8 @@ class EnergySettings(BaseModel):
     carbon_file: Path | None = Field(
         None,
         description="CSV with the columns time (ISO 8601 with a zone) and g_per_kwh: of a day the "
-        "mean of its values counts, and of days without any carbon_g_per_kwh.",
+        "mean of its values counts, and of days without any carbon_g_per_kwh. slicewise cheapest "
+        "reads its hours to come.",
     )
     pue: float = Field(
         1.0,

@@ -66,6 +66,10 @@ FOR_EVERYBODY: Mapping[str, Command] = {
         "slicewise.slurm_plugin.cli.commands.energy:energy_app",
         "Show kilowatt-hours of GPU boards, by tenant, service, person, day, node or run.",
     ),
+    "cheapest": Command(
+        "slicewise.slurm_plugin.cli.commands.cheapest:cheapest_app",
+        "Say when a job that can wait costs least money, or least CO2, and still ends in time.",
+    ),
     "mig": Command(
         "slicewise.slurm_plugin.cli.commands.mig:mig_app",
         "How GPUs can be cut: profiles, layouts, costs.",

@@ -61,6 +61,7 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "key list": ("slicewise.cluster.rpc.key_messages:KeyView[]",),
     "usage": (f"{_COMMANDS}.usage:UsageShown",),
     "energy": (f"{_COMMANDS}.energy:EnergyShown",),
+    "cheapest": (f"{_COMMANDS}.cheapest:CheapestShown",),
     "mig costs": (f"{_VIEWS}.headroom:ProfileCost[]",),
     "mig profiles": (f"{_COMMANDS}.mig:ShownBoards",),
     "mig layouts": ("slicewise.cluster.language.gpus.layouts:Placement[][]",),

@@ -1,20 +1,32 @@
 """Gathers what was charged, with prices, page by page."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from fractions import Fraction
 from typing import Any
 
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.gres import parse_gpu_requests, parse_shared
+from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.rpc.read_messages import SlicePriceAnswer, SlicePriceRequest
 from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.carbon import grams_between
+from slicewise.slurm_plugin.api.energy import priced_types
 from slicewise.slurm_plugin.common.tariff_requests import (
+    MOST_AHEAD_S,
     ChargeCursor,
     ChargesAnswer,
     ChargesRequest,
+    CheapestAnswer,
+    CheapestRequest,
 )
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.tariffs import WantedCharges
+from slicewise.slurm_plugin.rules.accounting.begin_times import BeginSpan, Rate, begin_times
 from slicewise.slurm_plugin.rules.accounting.charge_lines import (
     ChargeLine,
     EnergyDay,
@@ -28,7 +40,13 @@ from slicewise.slurm_plugin.rules.accounting.charge_lines import (
     run_lines,
     share_lines,
 )
+from slicewise.slurm_plugin.rules.accounting.energy import (
+    MJ_PER_KWH,
+    UnmeasuredRow,
+    modelled,
+)
 from slicewise.slurm_plugin.rules.accounting.tariff import (
+    MILLIONTHS,
     PriceBook,
     PriceSpan,
     price_spans,
@@ -69,6 +87,79 @@ def slice_price(request: SlicePriceRequest, ledger: Ledger, zone: str) -> SliceP
         hour=slice_hour_price(book, spans[0], request.tenant, (request.gres_type,)),
         day=slice_day_price(book, spans, request.tenant, request.gres_type),
     )
+
+
+def cheapest(request: CheapestRequest, ledger: Ledger, settings: Settings) -> CheapestAnswer:
+    """When a tenant's job costs least money by the tariffs, and least CO2 by the series of grams.
+
+    Raises InvalidInputError: SW-GRES, SW-PROFILE-UNKNOWN for GPUs without a price; SW-VALUE for
+    what ends too late, or if the file of grams can't be read.
+    """
+    gpus = _gpus(request.gres, settings)
+    book, now_s = ledger.tariffs.book(settings.ledger.time_zone), int(wall_s())
+    span = BeginSpan(now_s, max(now_s, request.last_s), request.lasts_s)
+    until_s = span.last_s + span.lasts_s
+    if until_s > now_s + MOST_AHEAD_S:
+        raise InvalidInputError(
+            Code.VALUE,
+            "The deadline is too far away.",
+            f"Name one within {MOST_AHEAD_S // _DAY_S} days.",
+        )
+    spans = price_spans(book.records, now_s, until_s, book.zone)
+    times = begin_times(
+        tuple(_money(spans, book, request.tenant, gpus, settings)),
+        tuple(_grams(now_s, until_s, gpus, settings)),
+        span,
+    )
+    tariff = spans[0].tariff
+    return CheapestAnswer(currency=tariff.currency if tariff else "", now_s=now_s, times=times)
+
+
+def _money(
+    spans: Sequence[PriceSpan],
+    book: PriceBook,
+    tenant: str,
+    gpus: Mapping[str, int],
+    settings: Settings,
+) -> Iterator[Rate]:
+    """Millionths of the currency."""
+    held = sum(settings.costs[gres_type] * count for gres_type, count in gpus.items())
+    for span in spans:
+        price = slice_hour_price(book, span, tenant, gpus)
+        if price is not None:
+            cost = Fraction(price) * held * MILLIONTHS / SLICES.scale
+            yield Rate(span.start_s, span.end_s, cost)
+
+
+def _grams(
+    since_s: int, until_s: int, gpus: Mapping[str, int], settings: Settings
+) -> Iterator[Rate]:
+    """Grams of CO2 by the table of watts; none of boards that it lacks."""
+    of_a_second = modelled(UnmeasuredRow("", "", "", "", gpus, 1), priced_types(settings))
+    if of_a_second.model_mj:
+        kwh = Fraction(of_a_second.model_mj, MJ_PER_KWH)
+        for start_s, end_s, grams in grams_between(settings.energy, since_s, until_s):
+            yield Rate(start_s, end_s, kwh * Fraction(grams))
+
+
+def _gpus(gres: str, settings: Settings) -> Mapping[str, int]:
+    """GPUs by type; each has a price."""
+    requests = (*parse_gpu_requests(gres), *parse_shared(gres))
+    gpus = dict[str, int]()
+    for each in requests:
+        if each.gres_type is not None and not each.is_open:
+            gpus[each.gres_type] = gpus.get(each.gres_type, 0) + each.count
+    if not gpus or len(gpus) < len(requests):
+        raise InvalidInputError(
+            Code.GRES, f"{gres!r} does not name each type once.", "Write gpu:TYPE:N."
+        )
+    if unknown := sorted(gpus.keys() - settings.costs.keys()):
+        raise InvalidInputError(
+            Code.PROFILE_UNKNOWN,
+            f"{unknown[0]!r} is not a type of this cluster.",
+            f"Take one of: {', '.join(sorted(settings.costs))}.",
+        )
+    return gpus
 
 
 @dataclass(frozen=True)

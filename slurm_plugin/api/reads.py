@@ -46,7 +46,7 @@ from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.api import journal_reads
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
-from slicewise.slurm_plugin.api.charge_reads import charges, slice_price
+from slicewise.slurm_plugin.api.charge_reads import charges, cheapest, slice_price
 from slicewise.slurm_plugin.api.energy import energy_use
 from slicewise.slurm_plugin.api.overview_reads import OverviewReads
 from slicewise.slurm_plugin.api.priority_reads import explain_priority
@@ -75,7 +75,12 @@ from slicewise.slurm_plugin.common.ledger_requests import (
     TenantsAnswer,
     TenantsRequest,
 )
-from slicewise.slurm_plugin.common.tariff_requests import ChargesAnswer, ChargesRequest
+from slicewise.slurm_plugin.common.tariff_requests import (
+    ChargesAnswer,
+    ChargesRequest,
+    CheapestAnswer,
+    CheapestRequest,
+)
 from slicewise.slurm_plugin.common.usage_requests import TokenUsageAnswer, TokenUsageRequest
 from slicewise.slurm_plugin.ledger.history_answers import history_answer, history_subject
 from slicewise.slurm_plugin.ledger.shares import WantedShares
@@ -155,6 +160,7 @@ class Reads:
                 SharesRequest: self._of_own(self._share_lines),
                 ChargesRequest: self._of_own(self._charges),
                 SlicePriceRequest: self._of_own(self._slice_price),
+                CheapestRequest: self._of_own(self._cheapest),
                 BalanceRequest: self._of_own(self._balances),
                 BudgetsRequest: self._of_own(self._statuses),
                 WhyRequest: self._why,
@@ -357,6 +363,9 @@ class Reads:
 
     def _slice_price(self, request: SlicePriceRequest, _: Principal) -> SlicePriceAnswer:
         return slice_price(request, self._ledger, self._settings.ledger.time_zone)
+
+    def _cheapest(self, request: CheapestRequest, _: Principal) -> CheapestAnswer:
+        return cheapest(request, self._ledger, self._settings)
 
     def _balances(self, request: BalanceRequest, principal: Principal) -> BalanceAnswer:
         ledger_view = self.ledger_view()

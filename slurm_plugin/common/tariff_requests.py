@@ -16,6 +16,7 @@ from slicewise.cluster.rpc.message import (
 )
 from slicewise.slurm_plugin.common.ledger_requests import Number
 from slicewise.slurm_plugin.common.tenant_requests import Authored
+from slicewise.slurm_plugin.rules.accounting.begin_times import BeginTimes
 from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine
 from slicewise.slurm_plugin.rules.accounting.money_budgets import MoneyBudgetStatus
 from slicewise.slurm_plugin.rules.accounting.tariff import TariffRecord
@@ -128,3 +129,35 @@ class ChargesRequest(Request, Asks[ChargesAnswer], get="charges"):
         if not self.since_s < self.until_s <= self.since_s + MOST_DAYS * 86_400:
             raise ValueError(f"ask for {MOST_DAYS} days at most")
         return self
+
+
+MOST_AHEAD_S = 62 * 86_400
+"""How far ahead a job may be asked about that ends then."""
+
+
+class CheapestAnswer(WholeAnswer):
+    """When a job should begin.
+
+    Attributes:
+        currency: "" without a tariff.
+        now_s: the moment that was taken for now.
+    """
+
+    currency: str
+    now_s: int
+    times: BeginTimes
+
+
+class CheapestRequest(Request, Asks[CheapestAnswer], get="cheapest"):
+    """Asks when a tenant's job costs least money, or least CO2.
+
+    Attributes:
+        gres: of the job, as --gres of sbatch has it: GPUs with types.
+        lasts_s: its time limit.
+        last_s: the last moment at which it may begin; one that is past is now.
+    """
+
+    tenant: TenantText
+    gres: str = Field(max_length=1024, pattern=NO_CONTROLS)
+    lasts_s: int = Field(ge=60, le=MOST_AHEAD_S)
+    last_s: Number

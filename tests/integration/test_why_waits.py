@@ -7,19 +7,35 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from datetime import time as clock_time
 from typing import Any
 from uuid import uuid4
+from zoneinfo import ZoneInfo
 
 import pytest
 from quotas import until_in_force
 from terminal import terminal
 from waiting import PATIENCE_S, until, until_is
 
+from slicewise.cluster.settings.read import load_settings
 from slicewise.sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration
 
 WRAPPED = ("slicewise", "sbatch")
+TARIFF = """\
+valid_from = {tomorrow}
+currency = "EUR"
+[prices]
+slice_hour = 0.36
+[[windows]]
+name = "night"
+begin = "01:00"
+end = "05:00"
+factor = 0.5
+"""
+NIGHT = clock_time(1)
 _DAY_S = 86400
 _PLAN_S = 120
 """Slurm plans in whole minutes, and from the next look on."""
@@ -157,6 +173,24 @@ def test_quota_with_its_numbers_and_an_estimate(sandbox: Sandbox, explained: Wai
 
     tenant = lab.why(lab.name)
     assert tenant["headline"] == f"{lab.name} holds 2 of 2 slices; 1 job waits."
+
+
+def test_a_job_that_can_wait_begins_when_it_costs_least(sandbox: Sandbox, lab: Tenant) -> None:
+    lab.give("1")
+    zone = ZoneInfo(load_settings(sandbox.layout.settings_file).ledger.time_zone)
+    tomorrow = datetime.now(zone).date() + timedelta(days=1)
+    file = TARIFF.format(tomorrow=tomorrow)
+    sandbox.run("root", ("slicewise", "tariff", "apply", "-", "--yes"), input=file)
+    job = ("--time=3:00:00", "--deadline=now+3days")
+    asked = ("slicewise", "cheapest", "--tenant", lab.name, "--gres=gpu:1g.10gb:1", *job)
+    best = json.loads(sandbox.run("alice", (*asked, "--json")).stdout)["cheapest"]
+    assert datetime.fromtimestamp(best["at_s"], zone) == datetime.combine(tomorrow, NIGHT, zone)
+    begin = sandbox.run("alice", (*asked, "--begin")).stdout.strip()
+    number = lab.submit(*job, f"--begin={begin}")
+    lab.waits(number, "BeginTime")
+    found = lab.why(number)
+    assert "its begin time has not come" in found["headline"]
+    assert found["start_s"] == best["at_s"]
 
 
 @pytest.mark.promise("No user learns of another tenant's jobs.")
