@@ -195,6 +195,7 @@ def _launcher(world: SharedWorld, policy: Slicewise) -> None:
     while second < duration_s:
         world.pass_until(second)
         world.place()
+        policy.refill_s = world.refill_s
         world.want(min(world.with_room(policy.wanted(world.look())), MOST))
         # A pool's gateway serves in the order in which requests came.
         world.requests.in_time = policy.in_time if world.workload.count == 1 else None

@@ -1,9 +1,9 @@
 """Replicas that serve several models, as those of a pool do, on nodes that keep weights.
 
-A replica has its own model from its start on, and loads others one after the other while it serves;
-what it works on counts together, whatever the model. A request waits until a replica that has its
-model has a place; of those that wait for models that a replica has, it takes the first. The product
-says which replica is to have which model (``launcher/rules/pools/placement.py``).
+A replica has its own model from its start on, and loads others while it serves; what it works on
+counts together, whatever the model. A request waits until a replica that has its model has a place;
+of those that wait for models that a replica has, it takes the first. The product says which replica
+is to have which model, and which it loads next (``launcher/rules/pools/placement.py``).
 """
 
 from collections import Counter
@@ -58,14 +58,14 @@ class SharedReplica(Replica):
         node: where it runs.
         models: those that it serves.
         to_have: those that it is to have.
-        loading: the one that it loads; None: none.
+        loading: those that it loads, and when it has loaded them.
     """
 
     own: int = 0
     node: int = 0
     models: set[int] = field(default_factory=set)
     to_have: frozenset[int] = frozenset()
-    loading: int | None = None
+    loading: dict[int, float] = field(default_factory=dict)
 
 
 class SharedRequests(ServiceRequests):
@@ -211,13 +211,25 @@ class SharedWorld(World):
         placed = place(
             self._models.values(),
             [
-                PoolReplica(slot, _name(replica.own), _names(replica.to_have), memory_mib=ROOM)
+                PoolReplica(
+                    slot,
+                    _name(replica.own),
+                    _names(replica.to_have),
+                    memory_mib=ROOM,
+                    coming=_names(replica.to_have - replica.models),
+                )
                 for slot, replica in replicas.items()
             ],
         )
         self._unplaced = placed.unplaced
         for slot, names in placed.models.items():
             self._fit(replicas[slot], frozenset(map(_number, names)))
+
+    @property
+    def refill_s(self) -> float:
+        """Seconds of loads of others' models that a replica has behind it, in the mean."""
+        others = sum(len(replica.models) - 1 for replica in self.ready) / max(1, len(self.ready))
+        return others * float(self.workload.starts.load_s.mean())
 
     def with_room(self, wanted: int) -> int:
         """Return how many replicas are wanted, one more than serve if a model has no room."""
@@ -228,17 +240,18 @@ class SharedWorld(World):
         for model in replica.models - to_have:
             replica.models.discard(model)
             self.cache.leave(replica.node, model, self.now_s)
-        lacking = to_have - replica.models
-        if lacking and replica.loading is None:
-            # One after the other: what is chosen is told once the one before is loaded.
-            having = Counter(_name(have) for one in self.ready for have in one.models)
-            first = next_load((self._models[_name(lacked)] for lacked in lacking), (), having)
-            replica.loading = model = _number(first.model)
+        lacking = to_have - replica.models - replica.loading.keys()
+        loading = [self._models[_name(model)] for model in replica.loading]
+        having = Counter(_name(have) for one in self.ready for have in one.models)
+        first = next_load((self._models[_name(lacked)] for lacked in lacking), loading, having)
+        if first is not None:
+            model = _number(first.model)
             replica.to_have |= {model}
             load_s = self.workload.starts.load_s
             took_s = float(load_s[-1 - self.loads % load_s.size])
             self.loads += 1
             took_s *= self.cache.factor(replica.node, model, self.now_s)
+            replica.loading[model] = self.now_s + took_s
             self._later(self.now_s + took_s, replica)
 
     def _new(self, number: int, queue_s: float, load_s: float) -> SharedReplica:
@@ -285,10 +298,11 @@ class SharedWorld(World):
             replica.load_s *= self.cache.factor(replica.node, replica.own, self.now_s)
         elif replica.stage is Stage.STARTING:
             self._have_own(replica)
-        elif replica.loading is not None and replica.stage is not Stage.ENDED:
-            self.cache.use(replica.node, replica.loading)
-            self.requests.give(replica, replica.loading)
-            replica.loading = None
+        elif replica.stage is not Stage.ENDED:
+            for model in [one for one, at_s in replica.loading.items() if at_s <= self.now_s]:
+                del replica.loading[model]
+                self.cache.use(replica.node, model)
+                self.requests.give(replica, model)
         super()._go_on(replica)
 
     def _end(self, replica: SharedReplica, at_s: float) -> None:

@@ -1,5 +1,7 @@
 """The launcher's own decision as a policy of the replay, unchanged."""
 
+from dataclasses import replace
+
 from slicewise.launcher.rules.autoscale.policy import Memory, autoscale, initial
 from slicewise.launcher.rules.autoscale.rest import is_at_rest, rested
 from slicewise.launcher.rules.autoscale.types import Scaling, ServiceLook, Supply
@@ -14,6 +16,7 @@ class Slicewise:
     ``least`` and ``most`` bound the replicas.
 
     Attributes:
+        refill_s: seconds of loads that replicas of a pool have behind them.
         in_time: how many requests may wait before the gateway serves the newest first; None:
             first come, first served.
     """
@@ -24,13 +27,15 @@ class Slicewise:
         self._scaling = Scaling(least, most, concurrency, max_queue_s=SLO_S, aim=target)
         self._memory: Memory | None = None
         self.in_time: int | None = None
+        self.refill_s = 0.0
 
     def wanted(self, seen: Seen) -> int:
         """Decide each second, at first as a launcher for a service that is new to it."""
         look = _look(seen)
         if self._memory is None:
             self._memory = initial(look.supply, look.at_s)
-        self._memory, decision = autoscale(self._scaling, self._memory, look)
+        scaling = replace(self._scaling, refill_s=self.refill_s)
+        self._memory, decision = autoscale(scaling, self._memory, look)
         self.in_time = decision.in_time
         return decision.wanted
 

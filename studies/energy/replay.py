@@ -52,8 +52,7 @@ class PlacedWorld(SharedWorld):
             yield Held(replica, 1.0)
         for stage in _SERVES:
             for replica in self.replicas[stage]:
-                loads = replica.loading is not None
-                work = 1.0 if loads else replica.in_flight / self.workload.concurrency
+                work = 1.0 if replica.loading else replica.in_flight / self.workload.concurrency
                 yield Held(replica, work)
 
     def _allot(self, replica: SharedReplica) -> float:
@@ -120,6 +119,7 @@ def launcher(policy: Slicewise) -> Turn:
         if second < due_s:
             return
         world.place()
+        policy.refill_s = world.refill_s
         world.want(min(world.with_room(policy.wanted(world.look())), MAX_REPLICAS))
         # A pool's gateway serves in the order in which requests came.
         world.requests.in_time = policy.in_time if world.workload.count == 1 else None

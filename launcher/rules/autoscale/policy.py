@@ -627,7 +627,7 @@ def _for_bursts(scaling: Scaling, memory: Memory, look: ServiceLook, patience: f
         args = memory.crests, look.at_s, memory.service_s, scaling.concurrency
         return ceil(worth_having(*args, stakes) * patience / scaling.concurrency - _NEARLY)
 
-    kept = min(worth(memory.delays.load_s), look.supply.coming)
+    kept = min(worth(_load_s(scaling, memory)), look.supply.coming)
     return max(kept, worth(None)) if look.load.total and look.supply.ready else kept
 
 
@@ -637,7 +637,7 @@ def _is_kept(scaling: Scaling, memory: Memory, look: ServiceLook) -> bool:
         return False
     if scaling.keep_alive_s is not None:
         return memory.idle.age_s(look.at_s) < scaling.keep_alive_s
-    costs_s = memory.delays.load_s + _idle_price_s(scaling, memory)
+    costs_s = _load_s(scaling, memory) + _idle_price_s(scaling, memory)
     return is_worth_keeping(memory.idle, look.at_s, costs_s)
 
 
@@ -705,8 +705,13 @@ def _hold_s(scaling: Scaling, memory: Memory, look: ServiceLook) -> float:
         return 0.0
     if scaling.keep_alive_s is not None:
         return scaling.keep_alive_s
-    hold_s = _HOLD_LOADS * memory.delays.load_s
+    hold_s = _HOLD_LOADS * _load_s(scaling, memory)
     return hold_s / 2 if look.supply.borrowed else hold_s
+
+
+def _load_s(scaling: Scaling, memory: Memory) -> float:
+    """Return the seconds of loads that a replica which is given up costs if it is needed again."""
+    return memory.delays.load_s + scaling.refill_s
 
 
 def _remember(peaks: tuple[Peak, ...], newest: Peak, at_s: float) -> tuple[Peak, ...]:

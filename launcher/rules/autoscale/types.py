@@ -26,6 +26,8 @@ class Scaling:
             if that is not an objective.
         tpot_s: seconds from one token to the next; None if that is not an objective.
         learns: whether it is learnt how many requests a replica works on.
+        refill_s: seconds of loads that replicas have behind them besides their starts: what one
+            has loaded is lost with it, and costs as much again in its successor.
     """
 
     min_replicas: int
@@ -38,6 +40,7 @@ class Scaling:
     learns: bool = False
     ttft_s: float | None = None
     tpot_s: float | None = None
+    refill_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import fsum
 from typing import TypeVar
 
 from slicewise.cluster.language.pools import shape_of
@@ -267,6 +268,16 @@ class Pool:
     def ready(self) -> Sequence[SharedReplica]:
         """The replicas that may get requests."""
         return [r for r in self.replicas if is_ready(r.slot) and r.slot.up]
+
+    @cached_property
+    def refill_s(self) -> float:
+        """Seconds of loads of others' models that a replica has behind it, in the mean."""
+        loads_s = (
+            self.models[name].load_s
+            for replica in self.ready
+            for name in replica.stays & self.models.keys() - {replica.member.model}
+        )
+        return fsum(loads_s) / max(1, len(self.ready))
 
     @cached_property
     def needed(self) -> frozenset[str]:

@@ -18,7 +18,7 @@ have."""
 _COSTS = READY | {Phase.STARTING, Phase.DRAINING}
 
 
-def scaling(asked: Sequence[Scaling], most: int) -> Scaling:
+def scaling(asked: Sequence[Scaling], most: int, refill_s: float) -> Scaling:
     """Return what a pool asks of the autoscaler: what the strictest of its services asks.
 
     It may have as many replicas as all its services together. A replica counts with the smallest
@@ -38,6 +38,7 @@ def scaling(asked: Sequence[Scaling], most: int) -> Scaling:
         learns=all(service.learns for service in asked),
         ttft_s=_least(service.ttft_s for service in asked),
         tpot_s=_least(service.tpot_s for service in asked),
+        refill_s=refill_s,
     )
 
 

@@ -137,7 +137,9 @@ def _scaled(
     if not sights:
         return None, ScalingDecision(0, "its pool ends"), pool_replicas.PoolCounts({})
     first = sights[0].look
-    asked_for = pool_replicas.scaling([_scaling_of(sight) for sight in sights], first.most)
+    asked_for = pool_replicas.scaling(
+        [_scaling_of(sight) for sight in sights], first.most, pool.refill_s
+    )
     generations = [generation for sight in sights for generation in sight.seen]
     supply = scaling_inputs.supply(slot for slot in slots_of(generations) if not slot.is_replaced)
     memories = (sight.state.memory for sight in sights)

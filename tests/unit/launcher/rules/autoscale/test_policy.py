@@ -343,6 +343,18 @@ def test_keep_alive_is_kept_to_the_second():
     assert first_zero == 102
 
 
+def test_a_replica_that_has_loaded_more_models_is_kept_for_longer():
+    """They are lost with it, and its successor would load them again."""
+
+    def kept_s(refill_s: float) -> int:
+        scaling = replace(SCALING, refill_s=refill_s)
+        memory, busy = lived(600, steady(4.0), scaling)
+        _, quiet = lived(600, steady(0.5), scaling, memory, begun_s=600)
+        return sum(decision.wanted >= busy[-1].wanted for decision in quiet)
+
+    assert kept_s(0.0) + 40 < kept_s(100.0) < kept_s(0.0) + 60
+
+
 def test_a_restart_does_not_shrink_what_runs():
     memory = initial(Supply(ready=3), 100.0)
     for second in range(100, 160):

@@ -1,11 +1,11 @@
-"""Tests that of what a pool keeps warm each service has the part of its own replicas."""
+"""Tests what a pool keeps warm: whose it is, and what its replicas have loaded."""
 
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 from stand_ins import plain_scaling
-from stand_ins.pool_world import a_pool_world
+from stand_ins.pool_world import LOAD_TICKS, a_pool_world
 
 from slicewise.launcher.rules.autoscale.keep_warm import KeptWarm
 from slicewise.launcher.rules.autoscale.policy import Memory
@@ -38,3 +38,21 @@ def test_each_service_has_the_part_of_its_own_replicas(monkeypatch: pytest.Monke
         warm = world.state[key].warm
         assert warm.millislice_s == pytest.approx(1000 * replica_s, abs=len(range(40)))
         assert [day.spared for day in warm.days] == [None] * len(warm.days)
+
+
+def test_the_autoscaler_is_told_what_the_replicas_have_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refills_s: list[float] = []
+
+    def told(scaling: Scaling, memory: Memory, look: ServiceLook) -> tuple[Memory, ScalingDecision]:
+        if look.supply.ready == 1:
+            refills_s.append(scaling.refill_s)
+        return PLAIN(scaling, memory, look)
+
+    monkeypatch.setattr(plain_scaling, "_plain", told)
+    world = a_pool_world([40, 20, 20], quota=1, work=3)
+    for second in range(40):
+        world.pass_second({"a": int(second % 3 == 0)})
+        world.turn()
+    assert [*dict.fromkeys(refills_s)] == [0.0, LOAD_TICKS, 2 * LOAD_TICKS]
