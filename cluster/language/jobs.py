@@ -293,7 +293,7 @@ class RunRecord:
         start_s: Unix seconds; together with cluster and job_id the key of a run.
         end_s: Unix seconds; None while the run goes on.
         state: first word of sacct's State.
-        tres: AllocTRES, which includes ``billing``.
+        tres: AllocTRES, which includes ``billing``, with no fewer GPUs than were asked for.
         qos: the last one that the run had; "" if none is known.
     """
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from jobs_as_users import Job, Modes, Outcome, Users
 from quotas import until_in_force
+from second_witness import accounted_runs
 from waiting import until, until_is
 
 from slicewise.sandbox.cluster import Sandbox
@@ -311,6 +312,27 @@ def test_who_gives_nodes_back_is_charged_to_the_end(users: Users, clean: None) -
 def runs_of(users: Users, task: str) -> list[dict[str, Any]]:
     shown = json.loads(users.slicewise("ledger", "statement", "nlp", "--journal", "--json"))["runs"]
     return [run for run in shown if run["task"] == task]
+
+
+def test_who_rewrites_accounting_is_charged_all_the_same(users: Users, clean: None) -> None:
+    """Slurm 25.11 lets users do it, with runs of their own that have ended; others refuse it."""
+    users.sandbox.stop("daemon")
+    try:
+        (job,) = users.submit("bob", "sbatch", GPU).jobs
+        until_is(lambda: users.job(job.job_id)["JobState"], "RUNNING")
+        time.sleep(2)
+        users.sandbox.run("root", ("scancel", job.job_id))
+        until_is(lambda: users.job(job.job_id)["JobState"], "CANCELLED")
+        until(lambda: job.job_id in {str(run.job_id) for run in accounted_runs(users.sandbox)})
+        less = "TRES=billing=0,gres/gpu=0,gres/gpu:1g.10gb=0"
+        change = ("sacctmgr", "-i", "modify", "job", job.job_id, "set", less)
+        users.sandbox.run("bob", change, check=False)
+    finally:
+        Modes(users.sandbox).restart_daemon()
+    until(lambda: any(run["end_s"] for run in runs_of(users, job.job_id)))
+    (run,) = runs_of(users, job.job_id)
+    assert run["end_s"] - run["start_s"] >= 2
+    assert run["used_millislice_s"] == 1000 * (run["end_s"] - run["start_s"])
 
 
 def test_a_whole_node_is_refused_or_charged_as_one(users: Users, clean: None) -> None:

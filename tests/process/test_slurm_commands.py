@@ -199,12 +199,13 @@ ALL_RUNS = (
     "--noheader --parsable2 --delimiter=SECRET --noconvert --allusers --duplicates {which} "
     "--starttime=1970-01-01T00:01:40 --endtime=now "
     "--state=RUNNING,REQUEUED,PREEMPTED,NODE_FAIL "
-    "--format=JobIDRaw,JobID,User,Account,Partition,Start,End,State,TimelimitRaw,AllocTRES,QOS"
+    "--format=JobIDRaw,JobID,User,Account,Partition,Start,End,State,TimelimitRaw,"
+    "AllocTRES,ReqTRES,QOS"
 )
 
 
 async def test_runs_are_asked_for_by_state(tmp_path: Path, stand_in: StandIn) -> None:
-    row = "7|7|alice|vision|gpu|150|200|COMPLETED|10|billing=5|normal"
+    row = "7|7|alice|vision|gpu|150|200|COMPLETED|10|billing=5||normal"
     stand_in("sacct", f"echo '{row}' | {CUT}\n")
     (run,) = await CommandSlurm().runs(100)
     assert (run.start_s, run.end_s) == (150, 200)
@@ -237,14 +238,14 @@ def accounting_asked(tmp_path: Path) -> list[str]:
 
 
 async def test_an_accounts_name_can_imitate_no_run(tmp_path: Path, stand_in: StandIn) -> None:
-    imitated = "7|7|bob|nlp|gpu|150|200|COMPLETED|10|billing=5"
+    imitated = "7|7|bob|nlp|gpu|150|200|COMPLETED|10|billing=5||normal"
     stand_in("sacct", f"printf '8|8|carol|' | {CUT}; echo 'c|d'; echo '{imitated}'\n")
     assert await CommandSlurm().runs(100) == ()
 
 
 async def test_steps_are_asked_for_where_a_start_is_lost(tmp_path: Path, stand_in: StandIn) -> None:
-    rows = "echo '{0}|{0}|a|v|gpu|Unknown|200|REQUEUED|10|billing=5|normal'\n"
-    steps = "case $* in *--jobs=*) echo '8.batch|8.batch||v||150|201|FAILED|||';; esac\n"
+    rows = "echo '{0}|{0}|a|v|gpu|Unknown|200|REQUEUED|10|billing=5||normal'\n"
+    steps = "case $* in *--jobs=*) echo '8.batch|8.batch||v||150|201|FAILED||||';; esac\n"
     stand_in("sacct", f"{{ {rows.format(17)}{rows.format(8)}{steps} }} | {CUT}\n")
     (run,) = await CommandSlurm().runs(100)
     assert (run.job_id, run.start_s, run.end_s) == (8, 150, 200)

@@ -210,11 +210,11 @@ def test_a_partition_a_reservation_and_a_priority_cost_themselves_only(odd: str)
 
 
 @settings(max_examples=examples(80, nightly=6000), deadline=None)
-@given(odd=st.lists(ODD, min_size=11, max_size=11))
+@given(odd=st.lists(ODD, min_size=12, max_size=12))
 def test_accounting_costs_its_own_row_only(odd: Sequence[str]) -> None:
     # sacct uses a separator that users can't know; an account's name may hold a line break.
     cells = [cell.replace("|", "/").replace("\n", " ").replace("\r", " ") for cell in odd]
-    good = "7|7|alice|vision|gpu|100|200|COMPLETED|10|billing=5|normal"
+    good = "7|7|alice|vision|gpu|100|200|COMPLETED|10|billing=5||normal"
     text = "|".join(cells) + "\n" + good + "\n"
     runs, _ = told_of(lambda told: parse_runs(text, 0, told))
     assert len(RUN_FIELDS) == len(cells)

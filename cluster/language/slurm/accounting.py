@@ -18,9 +18,10 @@ RUN_FIELDS = (
     "State",
     "TimelimitRaw",
     "AllocTRES",
+    "ReqTRES",
     "QOS",
 )
-"""Fields that every version has and that no user can write into."""
+"""Fields that every version has and that no user can write into; AllocTRES see ``_allotted``."""
 
 RUN_STATES = ("RUNNING", "REQUEUED", "PREEMPTED", "NODE_FAIL")
 """To sacct, RUNNING is whatever ran in the window, however it ended. The other states are what a
@@ -92,6 +93,19 @@ def _run(row: Mapping[str, str]) -> RunRecord:
         end_s=time_s(row["End"]),
         state=row["State"].partition(" ")[0],
         time_limit_s=whole(minutes) * 60 if is_whole(minutes) else None,
-        tres=tres(row["AllocTRES"]),
+        tres=_allotted(row),
         qos=named(row["QOS"]),
     )
+
+
+def _allotted(row: Mapping[str, str]) -> Mapping[str, str]:
+    """AllocTRES, with no fewer GPUs than the run asked for.
+
+    From Slurm 25.11 on whoever ran a job may change AllocTRES in accounting afterwards, but not
+    ReqTRES. A run that never had nodes has no GPUs in AllocTRES.
+    """
+    allotted, requested = tres(row["AllocTRES"]), tres(row["ReqTRES"])
+    return {
+        name: max(value, requested.get(name, value), key=int) if name.startswith("gres/") else value
+        for name, value in allotted.items()
+    }

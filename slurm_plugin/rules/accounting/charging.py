@@ -206,7 +206,7 @@ def _whole_runs(
         if not own and start_s == record.start_s:
             yield record
             continue
-        whole = [record, *(part for part in own if start_s <= part.start_s <= record.start_s)]
+        whole = [*(part for part in own if start_s <= part.start_s <= record.start_s), record]
         largest = max(whole, key=lambda part: run_cost(part.gpus, costs))
         yield replace(record, start_s=start_s, tres=largest.tres)
 

@@ -51,10 +51,10 @@ def test_running_runs_have_no_end(version: str) -> None:
 
 def test_runs_that_ended_before_and_jobs_that_never_ran_are_left_out() -> None:
     text = (
-        "7|7|alice|vision|gpu|100|200|COMPLETED|10|billing=5|normal\n"
-        "8|8|alice|vision|gpu|100|201|CANCELLED by 1001|UNLIMITED|billing=5|normal\n"
-        "9|9|alice|vision|gpu|Unknown|Unknown|PENDING|10||normal\n"
-        "9|9|alice|vision|gpu|None|300|CANCELLED|10|billing=1|normal\n"
+        "7|7|alice|vision|gpu|100|200|COMPLETED|10|billing=5||normal\n"
+        "8|8|alice|vision|gpu|100|201|CANCELLED by 1001|UNLIMITED|billing=5||normal\n"
+        "9|9|alice|vision|gpu|Unknown|Unknown|PENDING|10|||normal\n"
+        "9|9|alice|vision|gpu|None|300|CANCELLED|10|billing=1||normal\n"
     )
     (run,) = parse_runs(text, 200, ignored)
     assert (run.job_id, run.start_s, run.end_s, run.state) == (8, 100, 201, "CANCELLED")
@@ -64,12 +64,12 @@ def test_runs_that_ended_before_and_jobs_that_never_ran_are_left_out() -> None:
 def test_a_run_that_no_version_prints_costs_itself_only() -> None:
     told: list[Unread] = []
     odd = (
-        "5|5|alice|vision|gpu|soon|200|COMPLETED|10|billing=5|normal\n"
-        "6|6|alice|vision|gpu|100|later|COMPLETED|10|billing=5|normal\n"
-        "8|8|alice|vision|gpu|100|200|COMPLETED|10|gres/gpu:1g.10gb=many|normal\n"
-        "9.batch|9.batch||vision||150|201|FAILED|||\n"
+        "5|5|alice|vision|gpu|soon|200|COMPLETED|10|billing=5||normal\n"
+        "6|6|alice|vision|gpu|100|later|COMPLETED|10|billing=5||normal\n"
+        "8|8|alice|vision|gpu|100|200|COMPLETED|10|gres/gpu:1g.10gb=many||normal\n"
+        "9.batch|9.batch||vision||150|201|FAILED||||\n"
     )
-    good = "7|7|alice|vision|gpu|100|200|COMPLETED|10|billing=5|normal\n"
+    good = "7|7|alice|vision|gpu|100|200|COMPLETED|10|billing=5||normal\n"
     for text in (odd + good, good + odd):
         told.clear()
         assert [run.job_id for run in parse_runs(text, 0, told.append)] == [7]
@@ -78,9 +78,9 @@ def test_a_run_that_no_version_prints_costs_itself_only() -> None:
 
 def test_an_account_with_any_name_spoils_no_other_run() -> None:
     text = (
-        "7|7|carol|c|d|gpu|100|200|COMPLETED|10|billing=5|normal\n"
-        "8|8|carol|new\nline|gpu|100|201|COMPLETED|10|billing=5|normal\n"
-        "9|9|alice|vision|gpu|100|201|COMPLETED|10|billing=5|normal\n"
+        "7|7|carol|c|d|gpu|100|200|COMPLETED|10|billing=5||normal\n"
+        "8|8|carol|new\nline|gpu|100|201|COMPLETED|10|billing=5||normal\n"
+        "9|9|alice|vision|gpu|100|201|COMPLETED|10|billing=5||normal\n"
     )
     assert [(run.job_id, run.account) for run in parse_runs(text, 0, ignored)] == [
         (7, "c|d"),
@@ -88,13 +88,13 @@ def test_an_account_with_any_name_spoils_no_other_run() -> None:
     ]
 
 
-LOST = "7|5_2|alice|vision|gpu|None|300|REQUEUED|10|billing=5|normal\n"
+LOST = "7|5_2|alice|vision|gpu|None|300|REQUEUED|10|billing=5||normal\n"
 WITH_STEPS = (
-    "7|5_2|alice|vision|gpu|Unknown|300|REQUEUED|10|billing=5|normal\n"
-    "7.batch|5_2.batch||vision||290|303|FAILED|||\n"
-    "7.0|5_2.0||vision||291|303|CANCELLED|||\n"
-    "7|5_2|alice|vision|gpu|310|320|REQUEUED|10|billing=5|normal\n"
-    "7.batch|5_2.batch||vision||310|321|FAILED|||\n"
+    "7|5_2|alice|vision|gpu|Unknown|300|REQUEUED|10|billing=5||normal\n"
+    "7.batch|5_2.batch||vision||290|303|FAILED||||\n"
+    "7.0|5_2.0||vision||291|303|CANCELLED||||\n"
+    "7|5_2|alice|vision|gpu|310|320|REQUEUED|10|billing=5||normal\n"
+    "7.batch|5_2.batch||vision||310|321|FAILED||||\n"
 )
 
 
@@ -107,16 +107,38 @@ def test_a_run_without_start_has_that_of_its_batch_step() -> None:
 
 
 def test_a_run_that_is_told_twice_is_one() -> None:
-    row = "7|5_2|alice|vision|gpu|310|320|REQUEUED|10|billing=5|normal\n"
+    row = "7|5_2|alice|vision|gpu|310|320|REQUEUED|10|billing=5||normal\n"
     assert len(parse_runs(row + WITH_STEPS, 305, ignored)) == 1
 
 
 def test_a_run_without_start_and_batch_step_is_left_out() -> None:
-    others = "8.batch|8.batch||vision||290|303|FAILED|||\n7.0|5_2.0||vision||291|303|CANCELLED|||\n"
+    others = (
+        "8.batch|8.batch||vision||290|303|FAILED||||\n7.0|5_2.0||vision||291|303|CANCELLED||||\n"
+    )
     assert parse_runs(LOST + others, 200, ignored) == ()
 
 
+ASKED = "billing=2000,cpu=1,gres/gpu:1g.10gb=2,gres/gpu=2,node=1"
+
+
+@pytest.mark.parametrize(
+    ("allotted", "charged"),
+    [
+        ("billing=0,cpu=0,gres/gpu:1g.10gb=0,gres/gpu=0,node=0", {"1g.10gb": 2}),
+        ("gres/gpu:1g.10gb=1,gres/gpu:3g.40gb=1,gres/gpu=2", {"1g.10gb": 2, "3g.40gb": 1}),
+        ("gres/gpu:1g.10gb=4,gres/gpu=4", {"1g.10gb": 4}),
+        ("billing=1", {}),
+        ("", {}),
+    ],
+)
+def test_a_run_had_no_fewer_gpus_than_it_asked_for(allotted: str, charged: dict[str, int]) -> None:
+    """From Slurm 25.11 on its user may write anything else; one that had no nodes had none."""
+    row = f"7|7|alice|vision|gpu|100|200|COMPLETED|10|{allotted}|{ASKED}|normal\n"
+    (run,) = parse_runs(row, 0, ignored)
+    assert (run.gpus, run.tres.get("cpu", "0")) == (charged, "0")
+
+
 def test_which_jobs_have_a_run_without_start() -> None:
-    pending = "9|9|alice|vision|gpu|Unknown|Unknown|PENDING|10||normal\n"
+    pending = "9|9|alice|vision|gpu|Unknown|Unknown|PENDING|10|||normal\n"
     assert jobs_without_start(LOST + pending) == {7}
     assert jobs_without_start(WITH_STEPS.split("\n", 1)[1]) == frozenset()

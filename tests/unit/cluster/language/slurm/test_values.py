@@ -224,7 +224,7 @@ def test_a_number_of_thousands_of_digits_is_unreadable(
 
 
 def test_a_run_with_such_a_number_costs_that_run_only() -> None:
-    line = "{0}|{0}|olga|vision|gpu|100|200|COMPLETED|{1}|cpu=1|normal\n"
+    line = "{0}|{0}|olga|vision|gpu|100|200|COMPLETED|{1}|cpu=1||normal\n"
     text = line.format("1", "60") + line.format(DIGITS, "60") + line.format("3", DIGITS)
     told: list[object] = []
     runs = parse_runs(text, 0, told.append)

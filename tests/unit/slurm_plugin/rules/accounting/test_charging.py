@@ -169,6 +169,15 @@ def test_a_run_that_nobody_saw_is_charged_with_its_largest_part(rest_starts_s: i
     assert amounts(decided)[-2:] == [("post", 34_000, 17), ("void", 86_000, 17)]
 
 
+def test_what_was_billed_is_that_of_the_part_that_is_charged():
+    """The rest asked for as much as the first part had, so it counts for as much."""
+    first, rest = part(0, 12, TWO, "RESIZING"), part(12, 17, ONE)
+    rest = replace(rest, tres={**first.tres, "billing": rest.tres["billing"]})
+    decided = charge(RATES, [], [first, rest], [reservation(a_run(gres=TWO))], {})
+    assert amounts(decided) == [("post", 34_000, 17), ("void", 86_000, 17)]
+    assert decided.observations == ()
+
+
 def test_a_run_after_a_requeue_is_another_one():
     first, again = part(0, 12, ONE, "REQUEUED"), part(14, 17, ONE)
     held = reservation(a_run())
