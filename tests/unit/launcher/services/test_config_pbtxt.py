@@ -14,7 +14,7 @@ DESCRIPTOR = Path(config_pbtxt.__file__).with_name("model_config.textproto")
 
 
 def test_the_descriptor_is_that_of_tritonclient() -> None:
-    """After a new tritonclient: its descriptor by text_format, below the licence."""
+    """After a new tritonclient: its descriptor as text, a field a line, below the licence."""
     theirs, ours = FileDescriptorProto(), FileDescriptorProto()
     model_config_pb2.DESCRIPTOR.CopyToProto(theirs)
     Parse(DESCRIPTOR.read_text(), ours)
