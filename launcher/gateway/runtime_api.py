@@ -2,13 +2,13 @@
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from string import digits
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from slicewise.cluster.rpc.key_messages import KeyGrant
@@ -27,20 +27,21 @@ from slicewise.launcher.rules.gateway.routing import (
     SendRound,
     ServerChange,
     SetAdapter,
-    SetClosing,
     SetConcurrency,
-    SetDeadline,
-    SetFailing,
     SetHealthy,
-    SetInTime,
     SetMode,
-    SetRetryAfter,
-    SetRetryOnce,
-    SetSequences,
     SetTarget,
+    SetTerms,
 )
 from slicewise.launcher.rules.gateway.subjects import can_be, subject_of
-from slicewise.launcher.rules.gateway.types import IDLE, Backend, Gateway, Server, ServerMode
+from slicewise.launcher.rules.gateway.types import (
+    IDLE,
+    Backend,
+    Gateway,
+    Server,
+    ServerMode,
+    Terms,
+)
 
 AGAIN = "again"
 """The backup server of each backend: leads back into HAProxy and is used while no replica is up."""
@@ -81,6 +82,12 @@ _BETWEEN = frozenset({"", "1"})
 """Lines between answers; ``show servers state`` begins with "1", the version of its format."""
 _FORCED_DRAIN, _FORCED_MAINT = 0x08, 0x01
 """Bits of srv_admin_state (management guide, "show servers state")."""
+
+_TERMS: tuple[tuple[str, Callable[[str], bool | int | str]], ...] = (
+    *(("closing", bool), ("retry_after_s", int), ("in_time", int), ("failing", unquote)),
+    *(("deadline_ms", int), ("retry_once", bool), ("sequences", bool)),
+)
+"""Fields of ``Terms`` in the order of ``Maps.terms``, and how each is read from its map."""
 
 
 @dataclass(frozen=True)
@@ -207,12 +214,16 @@ class Maps:
     @cached_property
     def all(self) -> tuple[Path, ...]:
         """All of these maps."""
-        told = (self.services, self.closing, self.retry_after, self.in_time, self.failing)
-        asked = (self.deadlines, self.retry_once, self.sequences, self.asked)
         counted = (self.used, self.failed_calls, self.tenants, self.adapters, self.priorities)
         granted = (self.keys, self.protected, self.limits, self.models)
         limits = (self.allowances, self.taken)
-        return (*told, *asked, *granted, *limits, self.replicas, *counted)
+        return (self.services, *self.terms, self.asked, *granted, *limits, self.replicas, *counted)
+
+    @property
+    def terms(self) -> tuple[Path, ...]:
+        """The maps of ``Terms``, in the order of ``_TERMS``."""
+        told = (self.closing, self.retry_after, self.in_time, self.failing, self.deadlines)
+        return (*told, self.retry_once, self.sequences)
 
     def certificate(self, server: str) -> Path:
         """Return the file by which HAProxy names the certificate that ``BACKEND/rN`` expects.
@@ -239,7 +250,7 @@ def commands(change: GatewayChange, maps: Maps) -> tuple[str, ...]:
             rounds = [f"set server {half}/{AGAIN} state" for half in _halves(backend)]
             return tuple(f"{server} maint;{server} ready" for server in rounds)
         case _:
-            return (_map_command(change, maps),)
+            return tuple(_map_commands(change, maps))
 
 
 def _halves(backend: str) -> tuple[str, ...]:
@@ -280,55 +291,35 @@ def _room_commands(change: SetTarget | SetConcurrency) -> tuple[str, ...]:
     )
 
 
-def _map_command(change: MapChange, maps: Maps) -> str:
+def _map_commands(change: MapChange, maps: Maps) -> Iterator[str]:
     match change:
         case AddRoute(service, backend) | MoveRoute(service, backend):
             verb = "add" if isinstance(change, AddRoute) else "set"
-            return f"{verb} map {maps.services} {service} {backend}"
+            yield f"{verb} map {maps.services} {service} {backend}"
         case RemoveRoute(service):
-            return f"del map {maps.services} {service}"
+            yield f"del map {maps.services} {service}"
         case MarkComplete():
-            return f"add map {maps.services} {COMPLETE_KEY} yes"
-        case SetClosing(service, there):
-            return _mark_command(maps.closing, service, there)
-        case SetRetryOnce(service, there) | SetSequences(service, there):
-            path = maps.retry_once if isinstance(change, SetRetryOnce) else maps.sequences
-            return _mark_command(path, service, there)
-        case _:
-            return _told_command(change, maps)
-
-
-def _mark_command(path: Path, service: str, there: bool) -> str:
-    return f"{_verb(there)} map {path} {service}{' yes' * there}"
-
-
-def _told_command(
-    change: SetRetryAfter | SetInTime | SetFailing | SetDeadline | SetAdapter, maps: Maps
-) -> str:
-    match change:
+            yield f"add map {maps.services} {COMPLETE_KEY} yes"
         case SetAdapter(entry, there):
-            return f"{_verb(there)} map {maps.adapters} {entry}{' 0' * there}"
-        case SetRetryAfter(service, value, before):
-            return _entry_command(maps.retry_after, service, value, before)
-        case SetInTime(service, value, before):
-            return _entry_command(maps.in_time, service, value, before)
-        case SetFailing(service, reason, reason_before):
-            said = quote(reason, safe="") or None
-            return _entry_command(maps.failing, service, said, reason_before or None)
-        case SetDeadline(service, value, before):
-            return _entry_command(maps.deadlines, service, value, before)
+            yield f"{'add' if there else 'del'} map {maps.adapters} {entry}{' 0' * there}"
+        case SetTerms():
+            yield from _terms_commands(change, maps)
 
 
-def _entry_command(
-    path: Path, service: str, value: int | str | None, before: int | str | None
-) -> str:
-    if value is None:
-        return f"del map {path} {service}"
-    return f"{'add' if before is None else 'set'} map {path} {service} {value}"
+def _terms_commands(change: SetTerms, maps: Maps) -> Iterator[str]:
+    for (name, _), path in zip(_TERMS, maps.terms, strict=True):
+        text, before = (_term_text(getattr(terms, name)) for terms in (change.terms, change.before))
+        if text is None and before is not None:
+            yield f"del map {path} {change.service}"
+        elif text != before:
+            yield f"{'add' if before is None else 'set'} map {path} {change.service} {text}"
 
 
-def _verb(there: bool) -> str:
-    return "add" if there else "del"
+def _term_text(term: bool | int | str | None) -> str | None:
+    """Return a term as its map has it; None where it has none."""
+    if isinstance(term, bool):
+        return "yes" if term else None
+    return None if term in {None, ""} else quote(str(term), safe="")
 
 
 def entry_commands(
@@ -426,9 +417,8 @@ def questions(maps: Maps) -> tuple[str, ...]:
 
 
 def _map_questions(maps: Maps) -> tuple[str, ...]:
-    told = (maps.services, maps.closing, maps.retry_after, maps.in_time, maps.failing)
-    asked = (maps.deadlines, maps.retry_once, maps.sequences, maps.asked)
-    shown = (*told, *asked, maps.replicas, maps.failed_calls, maps.adapters)
+    others = (maps.asked, maps.replicas, maps.failed_calls, maps.adapters)
+    shown = (maps.services, *maps.terms, *others)
     return tuple(f"show map {path}" for path in shown)
 
 
@@ -728,9 +718,8 @@ class _Shown:
 def _parse_shown(text: str) -> _Shown:
     # splitlines() would split at ten other characters, too, and a row may contain a replica's text.
     lines = iter(text.split("\n"))
-    routes, closing, retry_after, in_time, failing = (_parse_map(lines) for _ in range(5))
-    deadlines, retried, sequences, asked, digests = (_parse_map(lines) for _ in range(5))
-    failed, adapters = _parse_map(lines), _parse_map(lines)
+    routes, terms = _parse_map(lines), _parse_terms(lines)
+    asked, digests, failed, adapters = (_parse_map(lines) for _ in range(4))
     complete = routes.pop(COMPLETE_KEY, None) is not None
     rows: dict[str, dict[str, _Row]] = {}
     admin: dict[str, dict[str, int]] = {}
@@ -745,17 +734,19 @@ def _parse_shown(text: str) -> _Shown:
         routes,
         {},
         complete,
-        frozenset(closing),
-        _numbers(retry_after),
-        _numbers(in_time),
-        frozenset(sequences),
-        failing={service: unquote(reason) for service, reason in failing.items()},
-        deadline_ms=_numbers(deadlines),
-        retry_once=frozenset(retried),
+        terms,
         asked=frozenset(asked),
         adapter_entries=_numbers(adapters),
     )
     return _Shown(services, digests, _numbers(failed), rows, admin)
+
+
+def _parse_terms(lines: Iterator[str]) -> Mapping[str, Terms]:
+    terms: dict[str, dict[str, Any]] = {}
+    for name, read in _TERMS:
+        for service, text in _parse_map(lines).items():
+            terms.setdefault(service, {})[name] = read(text)
+    return {service: Terms(**fields) for service, fields in terms.items()}
 
 
 def _parse_rows(header: str, lines: Iterable[str], rows: dict[str, dict[str, _Row]]) -> None:

@@ -71,7 +71,7 @@ class OpenAIModels:
             **{
                 service.service: _Service(service.submit_s, tuple(sorted(service.route.adapters)))
                 for service in plan.services
-                if service.route.group in groups and not service.route.closing
+                if service.route.group in groups and not service.route.terms.closing
             },
         }
 

@@ -21,7 +21,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,7 +52,7 @@ from slicewise.launcher.probing.prober import statistics
 from slicewise.launcher.process.statistics import ServiceStatistics
 from slicewise.launcher.process.statistics_socket import StatisticsSocket
 from slicewise.launcher.rules.gateway.routing import MarkComplete, Route, plan_routes
-from slicewise.launcher.rules.gateway.types import Endpoint, Load, ServerMode, load_of
+from slicewise.launcher.rules.gateway.types import Endpoint, Load, ServerMode, Terms, load_of
 from slicewise.launcher.rules.turn.endpoints import ReplicaRun, Verified
 from slicewise.launcher.rules.turn.state import GenerationState, ServiceState
 from slicewise.launcher.scripts.render import CONFIGURATION, gateway_files
@@ -344,7 +344,9 @@ class Harness:
     ) -> None:
         """As the launcher would: compare with what is there and change it."""
         targets = {replica.endpoint: mode for replica, mode in replicas}
-        route = Route("t/a", concurrency, targets, "triton", **more)
+        names = [field.name for field in fields(Terms) if field.name in more]
+        terms = Terms(**{name: more.pop(name) for name in names})
+        route = Route("t/a", concurrency, targets, "triton", terms, **more)
         await self.route(route)
 
     async def route(self, *routes: Route) -> None:
@@ -500,7 +502,7 @@ async def statistics_up(
             services=[
                 SimpleNamespace(
                     service=key,
-                    route=SimpleNamespace(group=group, closing=False, adapters=adapters),
+                    route=SimpleNamespace(group=group, terms=Terms(), adapters=adapters),
                     members=(),
                     submit_s=7,
                 )

@@ -45,7 +45,7 @@ from slicewise.launcher.rules.gateway.routing import (
     plan_routes,
 )
 from slicewise.launcher.rules.gateway.timings import BOUNDS_MS, Timings
-from slicewise.launcher.rules.gateway.types import Gateway, Load, ServerMode, load_of
+from slicewise.launcher.rules.gateway.types import Gateway, Load, ServerMode, Terms, load_of
 from slicewise.launcher.scripts.render import CONFIGURATION
 from slicewise.launcher.services.address import wait_for_route
 
@@ -465,10 +465,10 @@ async def test_while_starts_fail_requests_are_refused_with_the_reason(gateway: H
     assert error_of(answers[0][1]) == f"SW-GATEWAY-FAILING: replicas of 't/a' do not start: {said}"
     async with gateway.session.post(f"{gateway.settings.url}/t/a{INFER}") as answer:
         assert (answer.status, answer.headers["retry-after"]) == (503, "60")
-    assert (await gateway.runtime.observe()).failing == {"t/a": said}
+    assert (await gateway.runtime.observe()).terms_of("t/a").failing == said
     await gateway.set_replicas((replicas[0], ServerMode.READY))
     assert (await gateway.ask())[0] == 200
-    assert (await gateway.runtime.observe()).failing == {}
+    assert (await gateway.runtime.observe()).terms == {}
 
 
 async def test_what_clients_are_told_is_right_again_a_turn_after_a_start(
@@ -483,8 +483,7 @@ async def test_what_clients_are_told_is_right_again_a_turn_after_a_start(
     await gateway.start()
     asked = gateway.asking(1)
     await gateway.set_replicas((replicas[0], ServerMode.READY), **told)
-    seen = await gateway.runtime.observe()
-    assert (seen.closing, seen.retry_after_s, seen.in_time) == ({"t/a"}, {"t/a": 7}, {"t/a": 3})
+    assert (await gateway.runtime.observe()).terms == {"t/a": Terms(**told)}
     assert (await gateway.ask())[0] == 404
     await asyncio.gather(*asked)
 
@@ -873,7 +872,7 @@ async def test_a_request_ends_after_its_services_deadline(gateway: Harness, repl
     await gateway.set_replicas(ready, deadline_ms=300)
     status, text = await gateway.ask()
     assert (status, "SW-GATEWAY-SLOW" in text) == (504, True)
-    assert (await gateway.runtime.observe()).deadline_ms == {"t/a": 300}
+    assert (await gateway.runtime.observe()).terms_of("t/a").deadline_ms == 300
 
     async def is_counted() -> bool:
         """A moment after the client has its answer."""

@@ -26,8 +26,8 @@ from gateway_harness import (
 )
 from yarl import URL
 
-from slicewise.launcher.rules.gateway.routing import Route, SetFailing
-from slicewise.launcher.rules.gateway.types import Load, ServerMode
+from slicewise.launcher.rules.gateway.routing import Route, SetTerms
+from slicewise.launcher.rules.gateway.types import Load, ServerMode, Terms
 
 pytestmark = pytest.mark.integration
 
@@ -545,7 +545,7 @@ async def test_a_service_that_sleeps_is_woken_and_one_that_fails_says_why(
             return backend is not None and backend.sessions == 1
 
         await eventually(is_held)
-        await gateway.runtime.apply([SetFailing("t/none", 'no "file"', "")])
+        await gateway.runtime.apply([SetTerms("t/none", Terms(failing='no "file"'), Terms())])
         with pytest.raises(openai.InternalServerError) as caught:
             await asked
         assert caught.value.status_code == 503

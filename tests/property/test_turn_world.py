@@ -24,12 +24,19 @@ from slicewise.launcher.rules.gateway.routing import (
     EndSessions,
     GatewayChange,
     RemoveRoute,
-    SetClosing,
     SetHealthy,
     SetMode,
     SetTarget,
+    SetTerms,
 )
-from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
+from slicewise.launcher.rules.gateway.types import (
+    Backend,
+    Endpoint,
+    Gateway,
+    Server,
+    ServerMode,
+    Terms,
+)
 from slicewise.launcher.rules.turn.plan import TurnPlan
 from slicewise.launcher.rules.turn.slots import Phase
 from slicewise.launcher.rules.turn.state import (
@@ -89,7 +96,7 @@ class World:
     lines: list[Server] = field(default_factory=lambda: [NOWHERE] * LINES)
     work: list[list[int]] = field(default_factory=lambda: [[] for _ in range(LINES)])
     routes: dict[str, str] = field(default_factory=dict)
-    closing: frozenset[str] = frozenset()
+    terms: dict[str, Terms] = field(default_factory=dict)
     waiting: int = 0
     arrived: int = 0
     answered: int = 0
@@ -152,7 +159,7 @@ class World:
         is_served = any(line.up and line.mode is ServerMode.READY for line in lines)
         # While a replica is there what waits is in the queue, else Lua holds it.
         group = {"triton1": Backend(sessions, self.waiting if is_served else 0, lines)}
-        return Gateway(dict(self.routes), group, complete=True, closing=self.closing)
+        return Gateway(dict(self.routes), group, complete=True, terms=self.terms)
 
     def change(self, change: GatewayChange) -> None:
         match change:
@@ -175,8 +182,8 @@ class World:
                 del self.routes[service]
                 self.killed += self.waiting
                 self.waiting = 0
-            case SetClosing(service, closing):
-                self.closing = frozenset({service} if closing else ())
+            case SetTerms(service, terms):
+                self.terms = {service: terms}
 
     def line_of(self, slot: SlotWorld) -> int | None:
         ports = [line.port for line in self.lines]
@@ -238,7 +245,7 @@ class World:
         self.now_s += 1
         for array, index, slot in self.slots():
             self._pass(array, index, slot)
-        if "t/a" in self.routes and "t/a" not in self.closing:
+        if "t/a" in self.routes and not self.terms.get("t/a", Terms()).closing:
             self.waiting += arrivals
             self.arrived += arrivals
         for index, line in enumerate(self.lines):

@@ -21,12 +21,20 @@ from slicewise.launcher.rules.gateway.routing import (
     EndSessions,
     GatewayChange,
     RemoveRoute,
-    SetClosing,
     SetHealthy,
     SetMode,
     SetTarget,
+    SetTerms,
 )
-from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
+from slicewise.launcher.rules.gateway.types import (
+    DEFAULT_TERMS,
+    Backend,
+    Endpoint,
+    Gateway,
+    Server,
+    ServerMode,
+    Terms,
+)
 from slicewise.launcher.rules.pools.server_memory import ServerMemory
 from slicewise.launcher.rules.pools.types import ReplicaModels
 from slicewise.launcher.rules.turn.plan import TurnPlan
@@ -82,7 +90,7 @@ class Service:
     lines: list[Server] = field(default_factory=lambda: [NOWHERE] * LINES)
     work: list[list[int]] = field(default_factory=lambda: [[] for _ in range(LINES)])
     is_routed: bool = False
-    is_closing: bool = False
+    terms: Terms = DEFAULT_TERMS
     waiting: int = 0
     arrived: int = 0
     answered: int = 0
@@ -215,8 +223,8 @@ class PoolWorld:
             )  # fmt: skip
             if service.is_routed:
                 routes[service.key] = name
-        closing = frozenset(s.key for s in self.services.values() if s.is_closing)
-        return Gateway(routes, backends, complete=True, closing=closing)
+        terms = {service.key: service.terms for service in self.services.values()}
+        return Gateway(routes, backends, complete=True, terms=terms)
 
     def heard(self) -> Heard:
         runs = {(array, index): slot for _, array, index, slot in self.slots()}
@@ -297,8 +305,8 @@ class PoolWorld:
                 # It ends although requests wait if its last start has failed.
                 service.lost += service.waiting
                 service.waiting, service.is_routed = 0, False
-            case SetClosing(key, closing):
-                self.services[key.partition("/")[2]].is_closing = closing
+            case SetTerms(key, terms):
+                self.services[key.partition("/")[2]].terms = terms
 
     def _desire(self, key: str, number: int, run: frozenset[int]) -> DesiredSlotsAnswer:
         """As the daemon does it, quota included."""
@@ -518,7 +526,7 @@ class PoolWorld:
                     self._answer((number, index), server, question)
         for name, more in arrivals.items():
             service = self.services[name]
-            if service.is_routed and not service.is_closing:
+            if service.is_routed and not service.terms.closing:
                 service.waiting += more
                 service.arrived += more
         for service in self.services.values():

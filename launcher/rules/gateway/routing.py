@@ -2,19 +2,21 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slicewise.cluster.language.adapters import model_name
 from slicewise.cluster.language.service import tenant_of
 from slicewise.cluster.language.service_places import ServicePlaces
 from slicewise.launcher.rules.gateway.line_holders import LineHolders, is_unused
 from slicewise.launcher.rules.gateway.types import (
+    DEFAULT_TERMS,
     IDLE,
     Backend,
     Endpoint,
     Gateway,
     Server,
     ServerMode,
+    Terms,
     adapter_of_entry,
     is_free,
 )
@@ -100,81 +102,12 @@ class MarkComplete:
 
 
 @dataclass(frozen=True)
-class SetClosing:
-    """Set whether new requests of ``tenant/service`` are refused; current ones are finished."""
+class SetTerms:
+    """Set on what terms requests of ``tenant/service`` are taken; ``before``: those until now."""
 
     service: str
-    closing: bool
-
-
-@dataclass(frozen=True)
-class SetRetryAfter:
-    """Set Retry-After of requests of ``tenant/service`` that are given up on; None: the default.
-
-    Attributes:
-        before_s: its value until now.
-    """
-
-    service: str
-    retry_after_s: int | None
-    before_s: int | None
-
-
-@dataclass(frozen=True)
-class SetInTime:
-    """Set how many requests of ``tenant/service`` may wait before the newest go first.
-
-    Attributes:
-        in_time: None: the newest never go first.
-        before: its value until now.
-    """
-
-    service: str
-    in_time: int | None
-    before: int | None
-
-
-@dataclass(frozen=True)
-class SetFailing:
-    """Set why replicas of ``tenant/service`` do not start; "": they do, as far as is known.
-
-    Attributes:
-        before: its value until now.
-    """
-
-    service: str
-    reason: str
-    before: str
-
-
-@dataclass(frozen=True)
-class SetDeadline:
-    """Set the milliseconds that a replica may take for a request of ``tenant/service``.
-
-    Attributes:
-        deadline_ms: None: the gateway's own limit.
-        before_ms: its value until now.
-    """
-
-    service: str
-    deadline_ms: int | None
-    before_ms: int | None
-
-
-@dataclass(frozen=True)
-class SetRetryOnce:
-    """Set whether a request of ``tenant/service`` that a replica's death has lost is sent again."""
-
-    service: str
-    retry_once: bool
-
-
-@dataclass(frozen=True)
-class SetSequences:
-    """Set whether all requests of a sequence to ``tenant/service`` go to one replica."""
-
-    service: str
-    together: bool
+    terms: Terms
+    before: Terms
 
 
 @dataclass(frozen=True)
@@ -185,21 +118,8 @@ class SetAdapter:
     there: bool
 
 
-MapChange = (
-    AddRoute
-    | MoveRoute
-    | RemoveRoute
-    | MarkComplete
-    | SetClosing
-    | SetRetryAfter
-    | SetInTime
-    | SetFailing
-    | SetDeadline
-    | SetRetryOnce
-    | SetSequences
-    | SetAdapter
-)
-"""Changes that are one entry of one map."""
+MapChange = AddRoute | MoveRoute | RemoveRoute | MarkComplete | SetTerms | SetAdapter
+"""Changes that are entries of maps."""
 
 ServerChange = SetMode | SetTarget | SetConcurrency | SetHealthy | EndSessions
 GatewayChange = ServerChange | SendRound | MapChange
@@ -216,18 +136,10 @@ class Route:
         targets: which replicas shall get requests, drain, or be closed; every other server goes
             into maintenance. None: leave its servers as they are.
         group: name of its engine's backends, one of which carries it.
-        retry_after_s: Retry-After in seconds of requests that are given up on; None: the default.
-        closing: whether the service is to end: new requests are refused, those it has are finished.
+        terms: on what terms its requests are taken.
         spared: addresses at which servers beside ``targets`` stay as they are: one may belong to a
             replica with ports that are not known now.
-        in_time: how many requests may wait before the newest go first; None: first come, first
-            served.
-        failing: why its replicas do not start: while none serves its requests are refused with
-            that; "": they wait for one.
         cut: replicas that answer nothing any more: what they have in flight is ended.
-        deadline_ms: milliseconds that a replica may take for a request; None: the gateway's limit.
-        retry_once: whether a request that a replica's death has lost is sent to another one.
-        sequences: whether all requests of a sequence go to one replica.
         adapters: names of the adapters that clients may ask for.
         follows: whether replicas that serve follow ``concurrency``; if not, each keeps what it was
             given first: it was started for that.
@@ -237,15 +149,9 @@ class Route:
     concurrency: int
     targets: Mapping[Endpoint, ServerMode] | None = field(hash=False)
     group: str
-    retry_after_s: int | None = None
-    closing: bool = False
+    terms: Terms = DEFAULT_TERMS
     spared: frozenset[str] = frozenset()
-    in_time: int | None = None
-    failing: str = ""
     cut: frozenset[Endpoint] = frozenset()
-    deadline_ms: int | None = None
-    retry_once: bool = False
-    sequences: bool = False
     follows: bool = False
     adapters: frozenset[str] = frozenset()
 
@@ -278,30 +184,10 @@ def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
     ended = tuple(service for service in gateway.routes if service not in living)
     backends, unrouted = _assign(gateway, routes)
     changes: list[GatewayChange] = [RemoveRoute(service) for service in ended]
-    changes += [SetClosing(name, closing=False) for name in sorted(gateway.closing - living)]
-    changes += [SetSequences(name, together=False) for name in sorted(gateway.sequences - living)]
     changes += [
-        SetRetryAfter(name, None, before_s)
-        for name, before_s in gateway.retry_after_s.items()
+        SetTerms(name, DEFAULT_TERMS, before)
+        for name, before in gateway.terms.items()
         if name not in living
-    ]
-    changes += [
-        SetInTime(name, None, before)
-        for name, before in gateway.in_time.items()
-        if name not in living
-    ]
-    changes += [
-        SetFailing(name, "", before)
-        for name, before in gateway.failing.items()
-        if name not in living
-    ]
-    changes += [
-        SetDeadline(name, None, before_ms)
-        for name, before_ms in gateway.deadline_ms.items()
-        if name not in living
-    ]
-    changes += [
-        SetRetryOnce(name, retry_once=False) for name in sorted(gateway.retry_once - living)
     ]
     adapters = {
         model_name(route.service, adapter) for route in routes for adapter in route.adapters
@@ -505,7 +391,7 @@ def _route_changes(
     if before != name:
         changes += [AddRoute(route.service, name)] if before is None else []
         backend = _clean(backend)
-    changes += _told(gateway, route)
+    changes += _new_terms(gateway, route)
     found, fits = _line_changes(route, name, backend)
     changes += found
     if before not in {None, name}:
@@ -535,26 +421,12 @@ def _line_changes(
     return changes, ready <= set(lines.values())
 
 
-def _told(gateway: Gateway, route: Route) -> Iterable[GatewayChange]:
-    """Yield changes of what the service's clients are told and of the order they are served in."""
-    if route.closing != (route.service in gateway.closing):
-        yield SetClosing(route.service, route.closing)
-    if route.sequences != (route.service in gateway.sequences):
-        yield SetSequences(route.service, route.sequences)
-    before_s = gateway.retry_after_s.get(route.service)
-    if route.retry_after_s != before_s:
-        yield SetRetryAfter(route.service, route.retry_after_s, before_s)
-    before = gateway.in_time.get(route.service)
-    if _is_other(route.in_time, before):
-        yield SetInTime(route.service, route.in_time, before)
-    reason = gateway.failing.get(route.service, "")
-    if route.failing != reason:
-        yield SetFailing(route.service, route.failing, reason)
-    before_ms = gateway.deadline_ms.get(route.service)
-    if route.deadline_ms != before_ms:
-        yield SetDeadline(route.service, route.deadline_ms, before_ms)
-    if route.retry_once != (route.service in gateway.retry_once):
-        yield SetRetryOnce(route.service, route.retry_once)
+def _new_terms(gateway: Gateway, route: Route) -> Iterable[SetTerms]:
+    before, terms = gateway.terms_of(route.service), route.terms
+    if not _is_other(terms.in_time, before.in_time):
+        terms = replace(terms, in_time=before.in_time)
+    if terms != before:
+        yield SetTerms(route.service, terms, before)
 
 
 def _is_other(in_time: int | None, before: int | None) -> bool:

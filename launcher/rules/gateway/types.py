@@ -145,6 +145,34 @@ class Backend:
 
 
 @dataclass(frozen=True)
+class Terms:
+    """On what terms the gateway takes requests of a service; each field has a map of its own.
+
+    Attributes:
+        closing: whether the service is to end: new requests are refused, those it has are finished.
+        retry_after_s: Retry-After in seconds of requests that are given up on; None: the default.
+        in_time: how many requests may wait before the newest go first; None: first come, first
+            served.
+        failing: why its replicas do not start: while none serves its requests are refused with
+            that; "": they wait for one.
+        deadline_ms: milliseconds that a replica may take for a request; None: the gateway's limit.
+        retry_once: whether a request that a replica's death has lost is sent to another one.
+        sequences: whether all requests of a sequence go to one replica.
+    """
+
+    closing: bool = False
+    retry_after_s: int | None = None
+    in_time: int | None = None
+    failing: str = ""
+    deadline_ms: int | None = None
+    retry_once: bool = False
+    sequences: bool = False
+
+
+DEFAULT_TERMS = Terms()
+
+
+@dataclass(frozen=True)
 class Gateway:
     """One look at HAProxy.
 
@@ -153,17 +181,8 @@ class Gateway:
         backends: by name.
         complete: whether every service has had its route once since HAProxy started; until then
             requests of a service without one wait.
-        closing: services that accept no new requests, by ``tenant/service``.
-        retry_after_s: Retry-After in seconds for requests that are given up on, by
-            ``tenant/service``.
-        in_time: how many requests may wait before the newest go first, by ``tenant/service``.
-        sequences: services whose requests of one sequence go to one replica, by
-            ``tenant/service``.
+        terms: on what terms requests are taken, by ``tenant/service``; others have the default.
         per_tenant: how many services of one tenant get a backend; None: no limit.
-        failing: why replicas do not start, by ``tenant/service``: its requests are refused with
-            that while none serves.
-        deadline_ms: milliseconds that a replica may take for a request, by ``tenant/service``.
-        retry_once: services whose requests are sent again once if a replica's death has lost them.
         asked: services that HAProxy has marked because requests waited for them in an idle backend.
         adapter_entries: the adapters that clients may ask for, ``tenant/service:adapter``, and how
             many requests each of HAProxy's threads has let in, ``tenant/service:adapter/THREAD``.
@@ -173,14 +192,8 @@ class Gateway:
     routes: Mapping[str, str] = field(hash=False)
     backends: Mapping[str, Backend] = field(hash=False)
     complete: bool
-    closing: frozenset[str] = frozenset()
-    retry_after_s: Mapping[str, int] = field(default_factory=dict, hash=False)
-    in_time: Mapping[str, int] = field(default_factory=dict, hash=False)
-    sequences: frozenset[str] = frozenset()
+    terms: Mapping[str, Terms] = field(default_factory=dict, hash=False)
     per_tenant: int | None = None
-    failing: Mapping[str, str] = field(default_factory=dict, hash=False)
-    deadline_ms: Mapping[str, int] = field(default_factory=dict, hash=False)
-    retry_once: frozenset[str] = frozenset()
     asked: frozenset[str] = frozenset()
     adapter_entries: Mapping[str, int] = field(default_factory=dict, hash=False)
     hold_s: int = 0
@@ -212,6 +225,10 @@ class Gateway:
         for service, _, adapter in (name.partition(":") for name in self.adapters):
             found.setdefault(service, set()).add(adapter)
         return {service: frozenset(names) for service, names in found.items()}
+
+    def terms_of(self, service: str) -> Terms:
+        """Return on what terms requests of ``tenant/service`` are taken."""
+        return self.terms.get(service, DEFAULT_TERMS)
 
     def backend_of(self, service: str) -> Backend | None:
         """The backend of ``tenant/service``; None if it has no route."""

@@ -330,13 +330,7 @@ def _as_it_is(gateway: Gateway, newest: ServiceView, concurrency: int, group: st
         concurrency,
         None,
         group,
-        retry_after_s=gateway.retry_after_s.get(key),
-        closing=key in gateway.closing,
-        in_time=gateway.in_time.get(key),
-        failing=gateway.failing.get(key, ""),
-        deadline_ms=gateway.deadline_ms.get(key),
-        retry_once=key in gateway.retry_once,
-        sequences=key in gateway.sequences,
+        gateway.terms_of(key),
         adapters=_open_adapters(gateway, newest),
     )
 

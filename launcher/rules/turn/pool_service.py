@@ -217,14 +217,16 @@ def _sharing(
     key, own = sight.look.key, plan.route.targets or {}
     others: Mapping[Endpoint, ServerMode] = shared.targets.get(key, {})
     serves = ServerMode.READY in others.values()
-    failing = "" if serves else plan.route.failing
+    terms = plan.route.terms
+    failing = "" if serves else terms.failing
     if not (serves or own) and (whys := shared.refused[key]):
         failing = note((f"no replica could load {sight.member.model}: {whys[-1]}",))[:REASON_LENGTH]
     route = replace(
         plan.route,
         targets={**own, **others},
-        retry_after_s=None if serves else plan.route.retry_after_s,
-        failing=failing,
+        terms=replace(
+            terms, retry_after_s=None if serves else terms.retry_after_s, failing=failing
+        ),
         cut=pool.cut,
         spared=pool.unknown,
     )

@@ -95,7 +95,7 @@ def rest(state: ServiceState, plan: "ServicePlan", sight: RestSight, now_s: floa
 def _is_quiet(plan: "ServicePlan", sight: RestSight) -> bool:
     asks = plan.decision.wanted or plan.desired_by_array or plan.retired
     route = plan.route
-    told = plan.note or plan.outliers or route.closing or route.failing or route.targets
+    told = plan.note or plan.outliers or route.terms.closing or route.terms.failing or route.targets
     (backend, _), views = sight.backend, sight.views
     is_seen = backend is not None and not backend.sessions
     is_idle = len(views) == 1 and all(slot.state in _IDLE for slot in views[0].slots)

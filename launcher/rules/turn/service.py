@@ -24,6 +24,7 @@ from slicewise.launcher.rules.gateway.types import (
     Endpoint,
     Load,
     ServerMode,
+    Terms,
 )
 from slicewise.launcher.rules.pools.types import Placement, RefusedModel, ReplicaModels
 from slicewise.launcher.rules.turn import scaling_inputs
@@ -580,21 +581,24 @@ def _route(
     failed = _failure_text(newest) if refuses(seen) else ""
     if look.used_up is not None and not serves:
         failed = look.used_up.why
+    terms = Terms(
+        closing=look.newest.order.delete_s is not None,
+        retry_after_s=None if serves else _retry_after_s(look, decision),
+        # A fair order leaves no place for another one.
+        in_time=None if look.spec.fair_among else decision.in_time,
+        failing=note((failed,))[:REASON_LENGTH],
+        deadline_ms=None if look.spec.deadline_s is None else ceil(look.spec.deadline_s * 1000),
+        retry_once=look.spec.retry_once,
+        sequences=look.newest.directives.get("session_affinity") == "sequence",
+    )
     return Route(
         look.key,
         concurrency,
         targets,
         look.engine.group,
-        retry_after_s=None if serves else _retry_after_s(look, decision),
-        closing=look.newest.order.delete_s is not None,
+        terms,
         spared=frozenset().union(*(generation.unknown for generation in seen)),
-        # A fair order leaves no place for another one.
-        in_time=None if look.spec.fair_among else decision.in_time,
-        failing=note((failed,))[:REASON_LENGTH],
         cut=frozenset().union(*(generation.cut for generation in seen)),
-        deadline_ms=None if look.spec.deadline_s is None else ceil(look.spec.deadline_s * 1000),
-        retry_once=look.spec.retry_once,
-        sequences=look.newest.directives.get("session_affinity") == "sequence",
         follows=look.spec.concurrency == AUTO,
         adapters=_adapters(look, serves=serves),
     )

@@ -178,7 +178,7 @@ class ServiceGateway:
         requests = self.requests
         if route.concurrency != requests.concurrency:
             requests.set_concurrency(route.concurrency)
-        requests.in_time = route.in_time
+        requests.in_time = route.terms.in_time
         for run in self.runs.values():
             targets = route.targets or {}
             run.mode = targets.get(run.endpoint, ServerMode.MAINT)

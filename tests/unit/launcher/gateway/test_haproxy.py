@@ -43,16 +43,11 @@ from slicewise.launcher.rules.gateway.routing import (
     MoveRoute,
     RemoveRoute,
     SendRound,
-    SetClosing,
     SetConcurrency,
-    SetDeadline,
-    SetFailing,
     SetHealthy,
-    SetInTime,
     SetMode,
-    SetRetryAfter,
-    SetRetryOnce,
     SetTarget,
+    SetTerms,
 )
 from slicewise.launcher.rules.gateway.subjects import subjects_of
 from slicewise.launcher.rules.gateway.types import (
@@ -61,6 +56,7 @@ from slicewise.launcher.rules.gateway.types import (
     Gateway,
     Server,
     ServerMode,
+    Terms,
     load_of,
 )
 from slicewise.launcher.services import overview
@@ -143,7 +139,7 @@ def settings(directory: Path, socket: str = "haproxy.sock") -> GatewaySettings:
 def test_state_is_read_as_haproxy_prints_it():
     found = parse(SHOWN)
     assert found.routes == {"vision/chat": "triton1", "nlp/bert": "triton2"}
-    assert found.closing == {"nlp/bert"}
+    assert found.terms == {"nlp/bert": Terms(closing=True)}
     assert found.adapters == {"nlp/bert:legal": 7}
     assert found.adapters_of("nlp/bert") == {"legal"}
     assert found.adapters_of("nlp/ber") == frozenset()
@@ -233,15 +229,15 @@ def test_estimates_and_how_many_may_wait_are_read():
     )
     text = "".join(f"\n\n0x7f0f9404bef0 {entry}" for entry in entries)
     told = parse(SHOWN.replace("\n\n\n\n\n\n\n\n\n0x7", f"{text}\n\n\n\n0x7", 1))
-    assert (told.retry_after_s, told.in_time) == ({"vision/chat": 42}, {"nlp/bert": 9})
-    assert told.failing == {"nlp/bert": "no such file; 100%"}
-    assert (told.deadline_ms, told.retry_once) == ({"vision/chat": 2500}, {"nlp/bert"})
+    assert told.terms == {
+        "vision/chat": Terms(retry_after_s=42, deadline_ms=2500),
+        "nlp/bert": Terms(closing=True, in_time=9, failing="no such file; 100%", retry_once=True),
+    }
 
 
 def test_services_whose_sequences_stay_together_are_read():
-    assert parse(SHOWN).sequences == set()
     told = SHOWN.replace("\n\n\n0x7f0f9404bef0 triton1/r2", "\n0x7 t/a yes\n\n\n0x7 triton1/r2", 1)
-    assert (parse(told).sequences, parse(told).in_time) == ({"t/a"}, {})
+    assert parse(told).terms["t/a"] == Terms(sequences=True)
     assert parse(told).asked == set()
 
 
@@ -279,6 +275,12 @@ def test_a_dead_server_that_drains_is_still_known_to_drain():
 def test_something_else_is_no_observation(text: str):
     with pytest.raises((KeyError, ValueError, IndexError)):
         parse(text)
+
+
+def set_terms(**changed: tuple[object, object]) -> SetTerms:
+    """The change of one service's terms, each from one value to another."""
+    before, terms = ({name: pair[i] for name, pair in changed.items()} for i in (0, 1))
+    return SetTerms("t/a", Terms(**terms), Terms(**before))
 
 
 @pytest.mark.parametrize(
@@ -319,21 +321,27 @@ def test_something_else_is_no_observation(text: str):
                 ),
             ),
         ),
-        (SetClosing("t/a", closing=True), (f"add map {DIRECTORY}/closing.map t/a yes",)),
-        (SetClosing("t/a", closing=False), (f"del map {DIRECTORY}/closing.map t/a",)),
-        (SetRetryAfter("t/a", 7, None), (f"add map {DIRECTORY}/retry.map t/a 7",)),
-        (SetRetryAfter("t/a", 7, 9), (f"set map {DIRECTORY}/retry.map t/a 7",)),
-        (SetRetryAfter("t/a", None, 9), (f"del map {DIRECTORY}/retry.map t/a",)),
-        (SetFailing("t/a", "no; 1%", ""), (f"add map {DIRECTORY}/failing.map t/a no%3B%201%25",)),
-        (SetFailing("t/a", "none", "no"), (f"set map {DIRECTORY}/failing.map t/a none",)),
-        (SetFailing("t/a", "", "no"), (f"del map {DIRECTORY}/failing.map t/a",)),
-        (SetInTime("t/a", 7, None), (f"add map {DIRECTORY}/in_time.map t/a 7",)),
-        (SetInTime("t/a", 0, 9), (f"set map {DIRECTORY}/in_time.map t/a 0",)),
-        (SetInTime("t/a", None, 9), (f"del map {DIRECTORY}/in_time.map t/a",)),
-        (SetDeadline("t/a", 2500, None), (f"add map {DIRECTORY}/deadlines.map t/a 2500",)),
-        (SetDeadline("t/a", None, 2500), (f"del map {DIRECTORY}/deadlines.map t/a",)),
-        (SetRetryOnce("t/a", True), (f"add map {DIRECTORY}/retry_once.map t/a yes",)),
-        (SetRetryOnce("t/a", False), (f"del map {DIRECTORY}/retry_once.map t/a",)),
+        (set_terms(closing=(False, True)), (f"add map {DIRECTORY}/closing.map t/a yes",)),
+        (set_terms(closing=(True, False)), (f"del map {DIRECTORY}/closing.map t/a",)),
+        (set_terms(retry_after_s=(None, 7)), (f"add map {DIRECTORY}/retry.map t/a 7",)),
+        (set_terms(retry_after_s=(9, 7)), (f"set map {DIRECTORY}/retry.map t/a 7",)),
+        (set_terms(retry_after_s=(9, None)), (f"del map {DIRECTORY}/retry.map t/a",)),
+        (set_terms(failing=("", "no; 1%")), (f"add map {DIRECTORY}/failing.map t/a no%3B%201%25",)),
+        (set_terms(failing=("no", "none")), (f"set map {DIRECTORY}/failing.map t/a none",)),
+        (set_terms(failing=("no", "")), (f"del map {DIRECTORY}/failing.map t/a",)),
+        (set_terms(in_time=(None, 7)), (f"add map {DIRECTORY}/in_time.map t/a 7",)),
+        (set_terms(in_time=(9, 0)), (f"set map {DIRECTORY}/in_time.map t/a 0",)),
+        (set_terms(in_time=(0, 1)), (f"set map {DIRECTORY}/in_time.map t/a 1",)),
+        (set_terms(in_time=(9, None)), (f"del map {DIRECTORY}/in_time.map t/a",)),
+        (set_terms(deadline_ms=(None, 2500)), (f"add map {DIRECTORY}/deadlines.map t/a 2500",)),
+        (set_terms(deadline_ms=(2500, None)), (f"del map {DIRECTORY}/deadlines.map t/a",)),
+        (set_terms(retry_once=(False, True)), (f"add map {DIRECTORY}/retry_once.map t/a yes",)),
+        (set_terms(retry_once=(True, False)), (f"del map {DIRECTORY}/retry_once.map t/a",)),
+        (set_terms(sequences=(False, True)), (f"add map {DIRECTORY}/sequences.map t/a yes",)),
+        (
+            set_terms(closing=(False, True), retry_after_s=(7, 7), in_time=(3, None)),
+            (f"add map {DIRECTORY}/closing.map t/a yes", f"del map {DIRECTORY}/in_time.map t/a"),
+        ),
         (AddRoute("vision/chat", "triton1"), (f"add map {MAP} vision/chat triton1",)),
         (MoveRoute("vision/chat", "triton2"), (f"set map {MAP} vision/chat triton2",)),
         (RemoveRoute("vision/chat"), (f"del map {MAP} vision/chat",)),

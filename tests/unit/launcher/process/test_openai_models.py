@@ -6,6 +6,7 @@ from typing import Any
 
 from slicewise.cluster.rpc.limit_messages import RequestLimits, SubjectLimits
 from slicewise.launcher.process.openai_models import OpenAIModels
+from slicewise.launcher.rules.gateway.types import Terms
 from slicewise.launcher.rules.turn.state import ServiceState
 
 
@@ -17,7 +18,9 @@ def turned(
         SimpleNamespace(
             service=f"t/{name}",
             route=SimpleNamespace(
-                group=group.removeprefix("-"), closing=group.startswith("-"), adapters=adapters
+                group=group.removeprefix("-"),
+                terms=Terms(closing=group.startswith("-")),
+                adapters=adapters,
             ),
             submit_s=5,
         )

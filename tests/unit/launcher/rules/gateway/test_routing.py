@@ -16,17 +16,11 @@ from slicewise.launcher.rules.gateway.routing import (
     Route,
     SendRound,
     SetAdapter,
-    SetClosing,
     SetConcurrency,
-    SetDeadline,
-    SetFailing,
     SetHealthy,
-    SetInTime,
     SetMode,
-    SetRetryAfter,
-    SetRetryOnce,
-    SetSequences,
     SetTarget,
+    SetTerms,
     plan_routes,
 )
 from slicewise.launcher.rules.gateway.types import (
@@ -36,6 +30,7 @@ from slicewise.launcher.rules.gateway.types import (
     Load,
     Server,
     ServerMode,
+    Terms,
     load_of,
     with_replaced,
 )
@@ -168,43 +163,26 @@ def test_a_replica_that_shall_not_begin_gets_no_line():
     assert (plan.changes, plan.crowded) == ((), ())
 
 
-def test_a_closing_service_is_told_so_once_and_forgotten_with_its_route():
+@pytest.mark.parametrize(
+    "terms",
+    [
+        Terms(closing=True),
+        Terms(sequences=True),
+        Terms(retry_after_s=40),
+        Terms(failing="no such file"),
+        Terms(deadline_ms=2500, retry_once=True),
+        Terms(in_time=8),
+    ],
+)
+def test_terms_are_told_once_and_forgotten_with_the_route(terms: Terms) -> None:
     shown = gateway({"t/a": "triton1"}, triton1=backend())
-    closing = replace(route({}), closing=True)
-    assert plan_routes(shown, [closing]).changes == (SetClosing("t/a", closing=True),)
-    closed = replace(shown, closing=frozenset({"t/a"}))
-    assert plan_routes(closed, [closing]).changes == ()
-    assert plan_routes(closed, [route({})]).changes == (SetClosing("t/a", closing=False),)
-    assert plan_routes(closed, []).changes == (
-        RemoveRoute("t/a"),
-        SetClosing("t/a", closing=False),
-    )
-
-
-def test_a_service_whose_sequences_stay_together_is_told_once_and_forgotten_with_its_route():
-    shown = gateway({"t/a": "triton1"}, triton1=backend())
-    together = replace(route({}), sequences=True)
-    assert plan_routes(shown, [together]).changes == (SetSequences("t/a", together=True),)
-    known = replace(shown, sequences=frozenset({"t/a"}))
-    assert plan_routes(known, [together]).changes == ()
-    assert plan_routes(known, [route({})]).changes == (SetSequences("t/a", together=False),)
-    assert plan_routes(known, []).changes == (
-        RemoveRoute("t/a"),
-        SetSequences("t/a", together=False),
-    )
-
-
-def test_estimates_are_told_when_they_change():
-    shown = gateway({"t/a": "triton1"}, triton1=backend())
-    told = replace(route({}), retry_after_s=40)
-    assert plan_routes(shown, [told]).changes == (SetRetryAfter("t/a", 40, None),)
-    known = replace(shown, retry_after_s={"t/a": 40})
-    assert plan_routes(known, [told]).changes == ()
-    assert plan_routes(known, [route({})]).changes == (SetRetryAfter("t/a", None, 40),)
-    assert plan_routes(known, []).changes == (
-        RemoveRoute("t/a"),
-        SetRetryAfter("t/a", None, 40),
-    )
+    asked = replace(route({}), terms=terms)
+    assert plan_routes(shown, [asked]).changes == (SetTerms("t/a", terms, Terms()),)
+    known = replace(shown, terms={"t/a": terms})
+    assert plan_routes(known, [asked]).changes == ()
+    gone = SetTerms("t/a", Terms(), terms)
+    assert plan_routes(known, [route({})]).changes == (gone,)
+    assert plan_routes(known, []).changes == (RemoveRoute("t/a"), gone)
 
 
 @pytest.mark.parametrize(
@@ -227,38 +205,17 @@ def test_estimates_are_told_when_they_change():
 def test_how_many_may_wait_is_told_when_it_is_another_by_more_than_a_quarter(
     before: int | None, in_time: int | None, is_told: bool
 ):
-    known = {} if before is None else {"t/a": before}
-    shown = replace(gateway({"t/a": "triton1"}, triton1=backend()), in_time=known)
-    plan = plan_routes(shown, [replace(route({}), in_time=in_time)])
-    assert plan.changes == ((SetInTime("t/a", in_time, before),) if is_told else ())
+    terms, known = Terms(in_time=in_time, closing=True), Terms(in_time=before, closing=True)
+    shown = replace(gateway({"t/a": "triton1"}, triton1=backend()), terms={"t/a": known})
+    plan = plan_routes(shown, [replace(route({}), terms=terms)])
+    assert plan.changes == ((SetTerms("t/a", terms, known),) if is_told else ())
 
 
-def test_how_many_may_wait_is_forgotten_with_the_route():
-    shown = replace(gateway({"t/a": "triton1"}, triton1=backend()), in_time={"t/a": 8})
-    assert plan_routes(shown, []).changes == (RemoveRoute("t/a"), SetInTime("t/a", None, 8))
-
-
-def test_why_starts_fail_is_told_once_and_forgotten_with_the_route():
-    shown = gateway({"t/a": "triton1"}, triton1=backend())
-    failing = replace(route({}), failing="no such file")
-    assert plan_routes(shown, [failing]).changes == (SetFailing("t/a", "no such file", ""),)
-    told = replace(shown, failing={"t/a": "no such file"})
-    assert plan_routes(told, [failing]).changes == ()
-    forgotten = SetFailing("t/a", "", "no such file")
-    assert plan_routes(told, [route({})]).changes == (forgotten,)
-    assert plan_routes(told, []).changes == (RemoveRoute("t/a"), forgotten)
-
-
-def test_deadline_and_second_try_are_told_once_and_forgotten_with_the_route():
-    asked = replace(route({}), deadline_ms=2500, retry_once=True)
-    shown = gateway({"t/a": "triton1"}, triton1=backend())
-    told = (SetDeadline("t/a", 2500, None), SetRetryOnce("t/a", True))
-    assert plan_routes(shown, [asked]).changes == told
-    known = replace(shown, deadline_ms={"t/a": 2500}, retry_once=frozenset({"t/a"}))
-    assert plan_routes(known, [asked]).changes == ()
-    gone = (SetDeadline("t/a", None, 2500), SetRetryOnce("t/a", False))
-    assert plan_routes(known, [route({})]).changes == gone
-    assert plan_routes(known, []).changes == (RemoveRoute("t/a"), *gone)
+def test_how_many_may_wait_stays_where_other_terms_are_told() -> None:
+    known = Terms(in_time=8)
+    shown = replace(gateway({"t/a": "triton1"}, triton1=backend()), terms={"t/a": known})
+    plan = plan_routes(shown, [replace(route({}), terms=Terms(in_time=9, retry_once=True))])
+    assert plan.changes == (SetTerms("t/a", Terms(in_time=8, retry_once=True), known),)
 
 
 def test_what_is_right_is_left_alone():

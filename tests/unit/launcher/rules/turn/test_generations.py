@@ -271,7 +271,7 @@ def test_a_service_that_is_to_end_finishes_what_it_has_then_drains_and_is_retire
     seen = view(service(NEW, *slots, order=END))
     shown = gateway(server(NEW, ServerMode.READY, 1), server(NEW, ServerMode.READY, index=1))
     busy = decided(seen, shown)
-    assert busy.route.closing
+    assert busy.route.terms.closing
     assert list((busy.route.targets or {}).values()) == [ServerMode.READY, ServerMode.DRAIN]
     idle = decided(
         seen, gateway(server(NEW, ServerMode.READY), server(NEW, ServerMode.READY, index=1))

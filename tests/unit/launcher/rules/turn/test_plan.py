@@ -28,13 +28,18 @@ from slicewise.launcher.rules.gateway.routing import (
     AddRoute,
     EndSessions,
     GatewayChange,
-    SetInTime,
     SetMode,
-    SetRetryAfter,
-    SetSequences,
     SetTarget,
+    SetTerms,
 )
-from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
+from slicewise.launcher.rules.gateway.types import (
+    Backend,
+    Endpoint,
+    Gateway,
+    Server,
+    ServerMode,
+    Terms,
+)
 from slicewise.launcher.rules.turn import plan as services
 from slicewise.launcher.rules.turn.backoff import FAILING, Backoff
 from slicewise.launcher.rules.turn.clock_step import after_step
@@ -105,7 +110,7 @@ def decided(
 
 def changes(plan: TurnPlan) -> tuple[GatewayChange, ...]:
     """But what clients are told."""
-    return tuple(one for one in plan.routes.changes if not isinstance(one, SetRetryAfter))
+    return tuple(one for one in plan.routes.changes if not isinstance(one, SetTerms))
 
 
 def with_order(seen: ViewAnswer, order: ServiceOrder) -> ViewAnswer:
@@ -143,11 +148,14 @@ def test_a_new_service_is_routed_and_sleeps():
 
 
 def test_the_gateway_is_told_of_a_service_whose_sequences_stay_together():
-    told = SetSequences("vision/chat", together=True)
-    _, plan = decided(view(a_slot(0, "held"), session_affinity="sequence"), gateway())
-    assert told in changes(plan)
-    _, plan = decided(view(a_slot(0, "held")), gateway())
-    assert told not in changes(plan)
+    told = [
+        decided(seen, gateway())[1].services[0].route.terms.sequences
+        for seen in (
+            view(a_slot(0, "held"), session_affinity="sequence"),
+            view(a_slot(0, "held")),
+        )
+    ]
+    assert told == [True, False]
 
 
 def test_a_held_request_wakes_it():
@@ -653,7 +661,7 @@ def test_after_a_failed_start_one_at_a_time_is_tried():
 def refuses(failures: int, *slots: SlotView, shown: Gateway | None = None) -> str:
     state = having(GenerationState(backoff=Backoff(failures, 99.0)))
     _, plan = decided(view(*slots), shown or gateway(sessions=1), state)
-    return plan.services[0].route.failing
+    return plan.services[0].route.terms.failing
 
 
 def test_while_no_start_succeeds_clients_are_told_so():
@@ -691,19 +699,19 @@ def test_clients_are_told_when_the_budget_is_used_up(resets_s: int | None, when:
     """They waited for as long as the gateway holds requests, in vain."""
     found = unpaid(a_slot(0, "released"), resets_s=resets_s).services[0]
     said = "the budget of science has 0.98 slice-hours left, a replica takes 1.00; " + when
-    assert (found.route.failing, found.note) == (said, said)
-    assert found.route.retry_after_s == 600
+    assert (found.route.terms.failing, found.note) == (said, said)
+    assert found.route.terms.retry_after_s == 600
     assert found.is_unpaid
 
 
 def test_a_request_waits_for_a_budget_that_may_let_a_replica_start_in_time():
     held = a_slot(0, "held")
-    assert unpaid(held).services[0].route.failing
+    assert unpaid(held).services[0].route.terms.failing
     enough = unpaid(held, left_slice_min=60).services[0]
-    assert (enough.route.failing, enough.is_unpaid) == ("", False)
-    assert not unpaid(held, resets_s=400).services[0].route.failing
+    assert (enough.route.terms.failing, enough.is_unpaid) == ("", False)
+    assert not unpaid(held, resets_s=400).services[0].route.terms.failing
     for slot in (running(0), a_slot(0, "starting")):
-        assert not unpaid(slot).services[0].route.failing
+        assert not unpaid(slot).services[0].route.terms.failing
 
 
 def test_a_request_that_was_refused_since_starts_fail_has_another_one_tried():
@@ -746,7 +754,7 @@ def test_a_deleted_service_waits_for_no_client_that_has_gone(gone: int, retired:
 def test_a_client_of_a_failing_service_is_told_to_come_after_the_pause():
     state = having(GenerationState(backoff=Backoff(12, 90.0)))
     _, plan = decided(view(a_slot(0, "held")), gateway(sessions=1), state)
-    assert plan.services[0].route.retry_after_s == 600
+    assert plan.services[0].route.terms.retry_after_s == 600
 
 
 def test_an_order_to_restart_ends_the_pause():
@@ -910,13 +918,17 @@ def test_a_slot_beyond_the_gateways_servers_is_never_started():
 def test_directives_that_are_no_service_change_nothing():
     shown = replace(
         gateway(sessions=1),
-        in_time={SERVICE: 8},
-        retry_after_s={SERVICE: 600},
-        failing={SERVICE: "no node"},
-        deadline_ms={SERVICE: 900},
-        closing=frozenset({SERVICE}),
-        retry_once=frozenset({SERVICE}),
-        sequences=frozenset({SERVICE}),
+        terms={
+            SERVICE: Terms(
+                closing=True,
+                retry_after_s=600,
+                in_time=8,
+                failing="no node",
+                deadline_ms=900,
+                retry_once=True,
+                sequences=True,
+            )
+        },
     )
     _, plan = decided(view(a_slot(0, "held"), concurrency="many"), shown)
     assert (plan.services, plan.routes.changes) == ((), ())
@@ -956,7 +968,7 @@ def test_what_is_remembered_can_be_written_down_and_read_again():
 def test_clients_are_told_when_to_come_back_while_nothing_serves():
     _, asleep = decided(view(a_slot(0, "held")), gateway(sessions=1))
     _, awake = decided(view(running(0)), gateway(a_server(0, ServerMode.READY)))
-    told = [plan.services[0].route.retry_after_s for plan in (asleep, awake)]
+    told = [plan.services[0].route.terms.retry_after_s for plan in (asleep, awake)]
     assert told == [30, None]
 
 
@@ -968,8 +980,7 @@ def test_how_many_may_wait_is_told_where_an_objective_is_stated(
     shown = gateway(a_server(0, ServerMode.READY))
     found = services.decide(view(running(0), **objective), shown, {}, {}, 100.0)
     assert found is not None
-    said = [one for one in found[1].routes.changes if isinstance(one, SetInTime)]
-    assert [one.service for one in said] == ["vision/chat"] * told
+    assert (found[1].services[0].route.terms.in_time is not None) == told
 
 
 def both_ready() -> State:
