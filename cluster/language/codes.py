@@ -916,11 +916,12 @@ class Code(StrEnum):
         A board's counter of joules and its power, times time, differ by more than a fifth over two
         days.
 
-        One of both is wrong: compare with the node's own meter, and charge nobody by this board
-        until you know ([energy](../how-to/energy.md#when-a-counter-is-wrong)).
+        One of both is wrong: compare with the node's own meter. What the board's meter tells
+        meanwhile is charged to nobody ([energy](../how-to/energy.md#when-a-counter-is-wrong)).
         """)
     ENERGY_TWICE = ("SW-ENERGY-TWICE", Area.GPUS, ExitCode.FAILED, """
         Meters saw more minutes of an hour of a board than it has, so its joules are counted twice.
+        What they tell meanwhile is charged to nobody.
 
         Run one meter on a node ([energy](../how-to/energy.md)).
         """)

@@ -24,7 +24,7 @@ CREATE TABLE slicewise.energy_hours (
     seen_by text,
     job_id bigint,
     split text CONSTRAINT ck_energy_hours_split_known
-        CHECK (split IN ('idle', 'alone', 'activity', 'slices')),
+        CHECK (split IN ('idle', 'alone', 'activity', 'slices', 'unchecked')),
     energy_mj bigint NOT NULL CONSTRAINT ck_energy_hours_not_negative CHECK (energy_mj >= 0),
     CONSTRAINT ck_energy_hours_idle_is_nobodys CHECK ((job_id = 0) = (split = 'idle')),
     CONSTRAINT fk_energy_hours_board FOREIGN KEY (cluster, hour_s, node, gpu_uuid, measure, seen_by)

@@ -20,7 +20,7 @@ class EnergyLine(Message):
         counter_mj, power_mj: measured, by boards' counters or by their power times time.
         model_mj: not measured: by the table of boards' watts, as if runs worked all the time.
         shared_mj: what of the measured is a part of a board that several jobs held, by activity or
-            slices.
+            slices, or is unchecked: of boards of which the doctor has a finding.
         idle_mj: measured, and nobody's.
         unknown_mj: measured, of jobs that the ledger does not have, as of types without a price.
         tokens: of a service, those of the same days; None on other lines.

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Integer, func, literal, select, text
+from sqlalchemy import Connection, Integer, func, literal, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 
 from slicewise.cluster.rpc.energy_messages import EnergyPostRequest
@@ -13,7 +13,9 @@ from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
 from slicewise.slurm_plugin.rules.accounting.energy import (
     EnergyRow,
     UnmeasuredRow,
+    with_unchecked,
 )
+from slicewise.slurm_plugin.rules.common.ledger_facts import CheckedBoard
 
 _SERVICE = """
  LEFT JOIN LATERAL (
@@ -68,6 +70,7 @@ _PARTS = {
     "RECENT_RUNS": _RECENT,
     "RUN_OF_JOB": _RUN,
     "SERVICE_OF_RUN": _SERVICE,
+    "IS_CHARGED": "p.job_id <> 0 AND p.split <> 'unchecked'",
     "WHOSE_SERVICE": "coalesce(split_part(s.service, '/', 2), '')",
 }
 
@@ -99,7 +102,7 @@ SELECT p.day::text, coalesce(r.payer, r.tenant), r.tenant,
   FROM summed p
  CROSS JOIN LATERAL (RUN_OF_JOB) AS r
 SERVICE_OF_RUN
- WHERE p.job_id <> 0
+ WHERE IS_CHARGED
    AND (p.day, r.tenant, r.user_name, WHOSE_SERVICE)
        > (CAST(:after_day AS date), :after, :after_person, :after_service)
    AND (CAST(:tenants AS text[]) IS NULL OR r.tenant = ANY (CAST(:tenants AS text[])))
@@ -164,6 +167,30 @@ _MEASURED_FIELDS = {
 }
 
 
+_BOARDS = """
+SELECT node, gpu_uuid, min(model) AS model, coalesce(sum(checked_mj), 0)::bigint AS checked_mj,
+       coalesce(sum(power_mj), 0)::bigint AS power_mj, max(covered_ms)::bigint AS most_covered_ms
+  FROM (SELECT cluster, node, gpu_uuid, min(model) AS model, sum(covered_ms) AS covered_ms,
+               sum(checked_mj) FILTER (WHERE measure = 'counter') AS checked_mj,
+               sum(power_mj) FILTER (WHERE measure = 'counter') AS power_mj
+          FROM slicewise.energy_boards
+         WHERE WHICH_HOURS
+         GROUP BY cluster, node, gpu_uuid, hour_s) AS hours
+ GROUP BY cluster, node, gpu_uuid ORDER BY cluster, node, gpu_uuid
+"""
+_ALL_BOARDS = text(
+    _BOARDS.replace("WHICH_HOURS", "hour_s > extract(epoch FROM now() - interval '2 days')")
+)
+# Hour by hour: thousands of nodes tell, and each reads its own rows alone.
+_BOARDS_OF_NODE = text(
+    _BOARDS.replace(
+        "WHICH_HOURS",
+        """(cluster, node) = (:cluster, :node) AND hour_s IN (
+               SELECT (extract(epoch FROM now())::bigint / 3600 - back) * 3600
+                 FROM generate_series(0, 47) AS back)""",
+    )
+)
+
 _NOTHING, _EMPTY = {"started_s": "0"}, "''"
 
 
@@ -207,6 +234,15 @@ class WantedEnergy:
     fields: Collection[str]
 
 
+def checked_boards(
+    connection: Connection, of_node: tuple[str, str] | None = None
+) -> tuple[CheckedBoard, ...]:
+    """What counters and power say of boards in the last two days: all, or of a cluster's node."""
+    query = _ALL_BOARDS if of_node is None else _BOARDS_OF_NODE
+    words = {} if of_node is None else dict(zip(("cluster", "node"), of_node, strict=True))
+    return tuple(CheckedBoard(**board) for board in connection.execute(query, words).mappings())
+
+
 class Energy(LedgerPart):
     """What boards took. What of it is charged: ``Tariffs.energy``.
 
@@ -214,17 +250,25 @@ class Energy(LedgerPart):
     """
 
     def note(self, told: EnergyPostRequest) -> int:
-        """Keep what a node's meter has seen; the same again changes nothing.
+        """Keep what a node's meter has seen; the same again changes nothing. What it tells of
+        boards of which the doctor has a finding, this included, is kept as unchecked.
 
         Returns how many sums were not kept: of hours more than a week ago, or to come.
         """
+        with writing(self._engine) as connection:
+            connection.execute(DEADLINE)
+            not_kept = self._noted(connection, told)
+            checked = checked_boards(connection, (self._cluster, told.node))
+            if (hours := with_unchecked(told.hours, checked)) != told.hours:
+                self._noted(connection, told.model_copy(update={"hours": hours}))
+            return not_kept
+
+    def _noted(self, connection: Connection, told: EnergyPostRequest) -> int:
         hours = [hour.model_dump(mode="json") for hour in told.hours]
         noted = func.slicewise.note_energy(
             *(self._cluster, told.node, told.seen_by, literal(hours, JSONB)), type_=Integer
         )
-        with writing(self._engine) as connection:
-            connection.execute(DEADLINE)
-            return int(connection.execute(select(noted)).scalar_one())
+        return int(connection.execute(select(noted)).scalar_one())
 
     def fold(self, zone: str) -> int:
         """Sum hours by the day that nothing can change any more; return how many of boards.

@@ -14,8 +14,9 @@ from slicewise.cluster.runtime.database import (
 from slicewise.cluster.runtime.leader_lock import LIVES
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.slurm_plugin.ledger import schema_revisions
+from slicewise.slurm_plugin.ledger.energy import checked_boards
 from slicewise.slurm_plugin.ledger.schema_revisions import BASE
-from slicewise.slurm_plugin.rules.common.ledger_facts import CheckedBoard, LedgerFacts, LockHolder
+from slicewise.slurm_plugin.rules.common.ledger_facts import LedgerFacts, LockHolder
 
 READS_LONG_S, RUNS_LONG_S = 3600, 3600
 _LOOKS_AGAIN_S = 2.0
@@ -95,17 +96,6 @@ SELECT held.role, held.application, held.name AS what,
    AND clock_timestamp() - held.taken_at > interval '{RUNS_LONG_S} s'
 """)  # noqa: S608
 """Locks that a run has had for long. A leader's is meant to last."""
-_BOARDS = text("""
-SELECT node, gpu_uuid, min(model) AS model, coalesce(sum(checked_mj), 0)::bigint AS checked_mj,
-       coalesce(sum(power_mj), 0)::bigint AS power_mj, max(covered_ms)::bigint AS most_covered_ms
-  FROM (SELECT cluster, node, gpu_uuid, min(model) AS model, sum(covered_ms) AS covered_ms,
-               sum(checked_mj) FILTER (WHERE measure = 'counter') AS checked_mj,
-               sum(power_mj) FILTER (WHERE measure = 'counter') AS power_mj
-          FROM slicewise.energy_boards
-         WHERE hour_s > extract(epoch FROM now() - interval '2 days')
-         GROUP BY cluster, node, gpu_uuid, hour_s) AS hours
- GROUP BY cluster, node, gpu_uuid ORDER BY cluster, node, gpu_uuid
-""")
 
 
 def ledger_facts(url: str) -> LedgerFacts:
@@ -142,7 +132,7 @@ def _with_others(facts: LedgerFacts, engine: Engine) -> LedgerFacts:
     with reading(engine) as connection:
         connected = connection.execute(_CONNECTED).one()
         taken = connection.execute(_TAKEN).all()
-        boards = connection.execute(_BOARDS).mappings().all()
+        boards = checked_boards(connection)
         open_first = {session.number for session in connection.execute(_OPEN)}
     still = []
     if open_first:
@@ -160,7 +150,7 @@ def _with_others(facts: LedgerFacts, engine: Engine) -> LedgerFacts:
         connections=connected.of_all,
         most_connections=connected.most,
         most_connected=(connected.role, connected.open),
-        boards=tuple(CheckedBoard(**board) for board in boards),
+        boards=boards,
     )
 
 

@@ -61,7 +61,7 @@ ENERGY = filled("""
 SUMMED_PARTS
 SELECT d.alike_s, r.tenant, p.split <> 'alone', sum(p.energy_mj)::bigint
   FROM unnest(CAST(:days AS date[]), CAST(:alike_days AS bigint[])) AS d (day, alike_s)
-  JOIN summed p ON p.day = d.day AND p.job_id <> 0
+  JOIN summed p ON p.day = d.day AND IS_CHARGED
  CROSS JOIN LATERAL (RUN_OF_JOB) AS r
  GROUP BY 1, 2, 3
 """)

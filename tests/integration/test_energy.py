@@ -34,6 +34,8 @@ ZONE = "Europe/Berlin"
 FIELDS = ("day", "node", "tenant", "person", "service")
 RESERVED = 10**12
 MODEL = "H200-141GB"
+KJ = 10**6
+"""Of millijoules."""
 
 
 @dataclass
@@ -198,6 +200,37 @@ def test_joules_of_a_number_that_ran_long_ago_are_not_that_old_run_s(books: Book
     books.tell(books.hour({11: 300, 12: 40}))
     assert books.by_tenant() == {"unknown": 300, "nlp": 40}
     assert {day.tenant for day in books.charged()} == {"nlp"}
+
+
+def test_what_a_counter_says_that_its_power_denies_is_the_run_s_and_not_charged(
+    books: Books,
+) -> None:
+    """From the hour on in which that is seen, until both say the same again of two days."""
+    books.run(11, "vision")
+    books.tell(books.hour({0: 20 * KJ, 11: 100 * KJ}))
+    (before,) = books.charged()
+    off = books.hour({0: 20 * KJ, 11: 100 * KJ, 99: 5}, hour=1)
+    off = off.model_copy(update={"power_mj": 70 * KJ})
+    for _ in range(2):
+        books.tell(off)
+    assert books.by_tenant() == {"": 40 * KJ, "vision": 200 * KJ, "unknown": 5}
+    assert {row.split for row in books.rows()} == {"idle", "activity", "unchecked"}
+    assert books.charged() == (before,)
+    # Another board of the node is as good as it was.
+    books.tell(books.hour({11: 3}, hour=1, gpu="GPU-2"))
+    assert sum(day.energy_mj for day in books.charged()) == 100 * KJ + 3
+    books.tell(books.hour({11: 2000 * KJ}, hour=2))
+    assert sum(day.energy_mj for day in books.charged()) == 2100 * KJ + 3
+    assert books.is_right()
+
+
+def test_what_two_meters_saw_is_the_run_s_and_not_charged(books: Books) -> None:
+    books.run(11, "vision")
+    for meter in ("m1", "m2", "m1"):
+        books.tell(books.hour({0: 1, 11: 300}), by=meter)
+    assert books.by_tenant() == {"": 2, "vision": 600}
+    assert books.charged() == ()
+    assert books.is_right()
 
 
 def test_hours_that_nothing_can_change_are_summed_by_the_day(books: Books) -> None:

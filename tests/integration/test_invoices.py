@@ -199,7 +199,9 @@ def by_meter(lines: tuple[ChargeLine, ...]) -> dict[tuple[str, str, str], tuple[
 def test_joules_are_charged_that_were_measured_by_the_tariff_of_their_day(
     ledger: Ledger, ledger_database: str
 ) -> None:
-    """Over two changes of tariff and that of clocks; what is nobody's, or of no price, is free."""
+    """Over two changes of tariff and that of clocks. Free is what is nobody's, unchecked, or of no
+    price.
+    """
     enter(
         ledger_database,
         (BEGIN_S, tariff()),
@@ -208,7 +210,8 @@ def test_joules_are_charged_that_were_measured_by_the_tariff_of_their_day(
     )
     settled(ledger, a_run(1, BEGIN_S, payer="science"), 31 * DAY_S)
     settled(ledger, a_run(2, BEGIN_S, "optics", user="dora"), 31 * DAY_S)
-    one, two, others = (1, "alone", KWH), (2, "activity", KWH), ((0, "idle", KWH), (99, "alone", 7))
+    one, two = (1, "alone", KWH), (2, "activity", KWH)
+    others = (0, "idle", KWH), (99, "alone", 7), (1, "unchecked", KWH)
     folded(ledger_database, "2026-10-10", one, two, *others)
     folded(ledger_database, "2026-10-11", one, two, *others)
     # Both hours from 2:00 to 3:00, the last one of the day before and the first of the day after.

@@ -48,6 +48,8 @@ class Split(StrEnum):
     """Several held it: by their slices, each times the part of its processors that were busy."""
     SLICES = "slices"
     """Several held it, and nothing says how busy each was: by their slices."""
+    UNCHECKED = "unchecked"
+    """As the ledger keeps any of these whose board tells what it can't have taken: not charged."""
 
 
 class EnergyPart(NamedTuple):

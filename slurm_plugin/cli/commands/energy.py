@@ -103,8 +103,8 @@ def energy(
     You see runs of your tenants; operators see all, and what is nobody's: what boards take idle,
     whoever holds them. "measured" is the part that boards' meters saw; the rest is by the table of
     boards' watts, as if runs worked all the time. "shared" is what of the measured is an estimate,
-    as several jobs held one board. Boards' energy only: not the node's, the cooling's, the
-    network's.
+    as several jobs held one board, or the doctor has a finding of it. Boards' energy only: not the
+    node's, the cooling's, the network's.
     """
     if as_json and as_csv:
         raise typer.BadParameter("Choose --json or --csv.")

@@ -1,6 +1,6 @@
 """Sums of joules: of runs and of nobody, by what they are asked for, and what the model says."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
@@ -31,6 +31,9 @@ _LONG_HOUR_MS = 66 * 60_000
 """Clocks are set by less than a tenth of an hour, as a rule."""
 _ENOUGH_MJ = 1_000_000
 """Less than so many millijoules say nothing about a counter."""
+
+
+_ESTIMATES = frozenset({Split.ACTIVITY, Split.SLICES, Split.UNCHECKED})
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,8 @@ class EnergySums:
     Attributes:
         counter_mj, power_mj, model_mj: runs' joules by how they are known: by boards' counters, by
             boards' power times time, by the table of watts where nothing measures.
-        shared_mj: what of the measured is an estimate, as several jobs held a board.
+        shared_mj: what of the measured is an estimate, as several jobs held a board, or the doctor
+            has a finding of it.
         idle_mj: measured, and nobody's.
         unknown_mj: measured, of jobs that the ledger does not have.
         carbon_g: grams of CO2 for all of it; 0 without a factor.
@@ -131,7 +135,7 @@ def measured(row: EnergyRow) -> EnergySums:
         return EnergySums(idle_mj=row.energy_mj)
     if row.is_unknown:
         return EnergySums(unknown_mj=row.energy_mj)
-    shared_mj = row.energy_mj if row.split in {"activity", "slices"} else 0
+    shared_mj = row.energy_mj if row.split in _ESTIMATES else 0
     if row.measure == "counter":
         return EnergySums(counter_mj=row.energy_mj, shared_mj=shared_mj)
     return EnergySums(power_mj=row.energy_mj, shared_mj=shared_mj)
@@ -193,6 +197,41 @@ def with_silent(hours: Sequence[ToldHour], job_ids: Iterable[int]) -> tuple[Told
     return (*hours[:newest], now, *hours[newest + 1 :])
 
 
+def with_unchecked(
+    hours: Sequence[ToldHour], checked: Iterable[CheckedBoard]
+) -> tuple[ToldHour, ...]:
+    """What a node's meter told, with runs' parts as unchecked of boards of which the doctor has a
+    finding: they are theirs, and nobody is charged by them.
+    """
+    doubted = {board.gpu_uuid for board in checked if _is_twice(board) or _is_off(board)}
+    return tuple(_unchecked(hour) if hour.gpu_uuid in doubted else hour for hour in hours)
+
+
+def _unchecked(hour: ToldHour) -> ToldHour:
+    sums: Counter[int] = Counter()
+    for part in hour.parts:
+        sums[part.job_id] += part.energy_mj
+    parts = (
+        ToldPart(
+            job_id=job_id,
+            split=Split.IDLE if job_id == NOBODY else Split.UNCHECKED,
+            energy_mj=energy_mj,
+        )
+        for job_id, energy_mj in sums.items()
+    )
+    return hour.model_copy(update={"parts": tuple(parts)})
+
+
+def _is_twice(board: CheckedBoard) -> bool:
+    return board.most_covered_ms > _LONG_HOUR_MS
+
+
+def _is_off(board: CheckedBoard) -> bool:
+    sums_mj = board.checked_mj, board.power_mj
+    is_enough = min(sums_mj) >= _ENOUGH_MJ or max(sums_mj) >= 10 * _ENOUGH_MJ
+    return is_enough and abs(board.checked_mj - board.power_mj) > _OFF * board.power_mj
+
+
 def meter_findings(checked: Sequence[CheckedBoard]) -> tuple[Finding, ...]:
     """Boards of which meters saw more than the hour has: they are counted twice."""
     return tuple(
@@ -200,11 +239,12 @@ def meter_findings(checked: Sequence[CheckedBoard]) -> tuple[Finding, ...]:
             Code.ENERGY_TWICE,
             f"Meters of {board.node} saw {board.most_covered_ms / 60_000:.0f} minutes of an hour of"
             f" {board.gpu_uuid}",
-            "two meters with a file each count everything twice; or the node's clock was set back",
+            "two meters with a file each count everything twice, or the node's clock was set back;"
+            " what meters tell of it meanwhile is charged to nobody",
             advice="Run one: as slicewise-meter.service, or in a container.",
         )
         for board in checked
-        if board.most_covered_ms > _LONG_HOUR_MS
+        if _is_twice(board)
     )
 
 
@@ -216,9 +256,8 @@ def counter_findings(checked: Sequence[CheckedBoard]) -> tuple[Finding, ...]:
             f"{board.gpu_uuid} ({board.model}) of {board.node}: its counter says"
             f" {board.checked_mj / MJ_PER_KWH:.3f} kWh, its power times time"
             f" {board.power_mj / MJ_PER_KWH:.3f} kWh",
+            "what its meter tells meanwhile is charged to nobody",
         )
         for board in checked
-        if min(board.checked_mj, board.power_mj) >= _ENOUGH_MJ
-        or max(board.checked_mj, board.power_mj) >= 10 * _ENOUGH_MJ
-        if abs(board.checked_mj - board.power_mj) > _OFF * board.power_mj
+        if _is_off(board)
     )

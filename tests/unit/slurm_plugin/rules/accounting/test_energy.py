@@ -1,7 +1,9 @@
 """Tests sums of joules: measured, modelled, nobody's, and counters that can't be right."""
 
+from slicewise.cluster.language.gpus.energy import EnergyMeasure, Split
 from slicewise.cluster.language.gpus.power import POWERS
 from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.rpc.energy_messages import ToldHour, ToldPart
 from slicewise.slurm_plugin.rules.accounting.energy import (
     MJ_PER_KWH,
     EnergyRow,
@@ -12,6 +14,7 @@ from slicewise.slurm_plugin.rules.accounting.energy import (
     energy_sums,
     meter_findings,
     modelled,
+    with_unchecked,
 )
 from slicewise.slurm_plugin.rules.common.ledger_facts import CheckedBoard
 
@@ -42,14 +45,15 @@ def test_each_figure_says_how_it_is_known() -> None:
         row("nlp", 5),
         row("nlp", 7, split="activity"),
         row("nlp", 11, measure="power"),
+        row("nlp", 17, split="unchecked"),
         row("", 13, split="idle"),
     )
     sums = energy_sums("tenant", rows, (), TYPES, {})
     assert sums == {
         ("",): EnergySums(idle_mj=13),
-        ("nlp",): EnergySums(counter_mj=12, power_mj=11, shared_mj=7),
+        ("nlp",): EnergySums(counter_mj=29, power_mj=11, shared_mj=24),
     }
-    assert sums["nlp",].runs_mj == 23
+    assert sums["nlp",].runs_mj == 40
 
 
 def test_the_table_of_watts_says_a_part_of_the_load_above_idle() -> None:
@@ -91,3 +95,40 @@ def test_two_meters_of_a_board_are_named() -> None:
     (said,) = meter_findings((one, two))
     assert said.code == "SW-ENERGY-TWICE"
     assert "118 minutes" in said.what
+
+
+def test_of_a_board_with_a_finding_runs_parts_are_unchecked_and_add_up() -> None:
+    parts = {
+        (0, Split.IDLE): 5,
+        (11, Split.ALONE): 7,
+        (11, Split.ACTIVITY): 1,
+        (12, Split.SLICES): 3,
+    }
+    hours = [
+        ToldHour(
+            hour_s=3600,
+            gpu_uuid=f"GPU-{number}",
+            measure=EnergyMeasure.COUNTER,
+            model=MODEL,
+            energy_mj=16,
+            covered_ms=3_600_000,
+            checked_mj=0,
+            power_mj=0,
+            parts=tuple(
+                ToldPart(job_id=job_id, split=split, energy_mj=energy_mj)
+                for (job_id, split), energy_mj in parts.items()
+            ),
+        )
+        for number in range(3)
+    ]
+    off = CheckedBoard("gpu01", "GPU-0", MODEL, 121_000_000, 100_000_000)
+    right = CheckedBoard("gpu01", "GPU-1", MODEL, 119_000_000, 100_000_000)
+    twice = CheckedBoard("gpu01", "GPU-2", MODEL, 0, 0, most_covered_ms=7_200_000)
+    noted = with_unchecked(hours, (off, right, twice))
+    assert noted[1] == hours[1]
+    for hour in (noted[0], noted[2]):
+        assert [(part.job_id, part.split, part.energy_mj) for part in hour.parts] == [
+            (0, Split.IDLE, 5),
+            (11, Split.UNCHECKED, 8),
+            (12, Split.UNCHECKED, 3),
+        ]
