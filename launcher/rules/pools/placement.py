@@ -5,8 +5,9 @@ but memory. A model that is asked and nowhere ready goes to a replica with littl
 these to the one where it is ready soonest; what is evicted for it is what costs least to lose: the
 time of a load times the chance of a request, for each MiB. A replica that has more to do than it
 can passes work on to others: a second replica loads one of its models, or it gives up a model that
-others have, too. Memory that is left has copies of what is asked most: a replica that is new, or
-alone with nothing to do, else waits for a load while requests wait for it.
+others have, too. Memory that is left has what no replica has, and copies where requests would find
+all that have a model busy: a replica that is new, or alone with nothing to do, else waits for a
+load while requests wait for it.
 """
 
 from collections import Counter
@@ -26,9 +27,9 @@ STRONGER = 2.0
 """How many times the work of a model in use another must have to take its place, where there is
 memory for one of them."""
 
-FILL_PER_S = 1 / 7200
-"""Requests a second for each replica with a model from which on another loads it if it has memory
-left. One request counts for about forty minutes, since it is an average of an hour."""
+COPY_S = 20_000.0
+"""Seconds of a load that it is worth to have one request more each second find a free replica: a
+late one costs some seventy slice-seconds, and a copy serves for some five minutes."""
 
 
 @dataclass
@@ -64,6 +65,7 @@ class _Pool:
             for seen in sorted(replicas, key=lambda replica: replica.place)
         ]
         self.having = Counter(name for replica in self.replicas for name in replica.models)
+        self.work = fsum(model.work for model in self.models.values())
 
     def share(self, model: str) -> float:
         """The work of a model at each of its replicas: the gateway spreads it evenly."""
@@ -226,34 +228,30 @@ def _placed(pool: _Pool, model: PoolModel) -> bool:
 
 
 def _fill(pool: _Pool, replica: _Replica) -> None:
-    """Load what is asked most for each replica that has it, as long as memory and work are left.
+    """Load what is missed most, as long as memory and work are left.
 
-    What is not asked comes last, and only where no replica has it. Nothing is evicted for it, and a
-    replica does not get what it would give up again.
+    A copy has to be worth its load; what no replica has is loaded in any case, and last what nobody
+    asks. Nothing is evicted for it, and a replica does not get what it would give up again.
     """
     if replica.seen.memory_mib is None:
         return
     free_mib = replica.seen.memory_mib - replica.used_mib(pool.models)
     work = pool.load(replica)
-    others = [
-        model
+    busy = min(FULL, pool.work / len(pool.replicas))
+    missed = [
+        (model.requests_per_s * busy ** pool.having[name], model)
         for name, model in pool.models.items()
         if name not in replica.models and name not in replica.seen.refused
         if 0 < model.memory_mib <= free_mib
-        if model.requests_per_s >= FILL_PER_S * pool.having[name]
     ]
-    for model in sorted(others, key=lambda model: _asked_order(pool, model)):
-        more = model.work / (pool.having[model.model] + 1)
-        if model.memory_mib <= free_mib and work + more <= FULL:
+    for missed_per_s, model in sorted(missed, key=lambda each: (-each[0], each[1].model)):
+        others = pool.having[model.model]
+        more = model.work / (others + 1)
+        is_worth = not others or COPY_S * missed_per_s >= model.load_s
+        if is_worth and model.memory_mib <= free_mib and work + more <= FULL:
             pool.add(replica, model, ())
             free_mib -= model.memory_mib
             work += more
-
-
-def _asked_order(pool: _Pool, model: PoolModel) -> tuple[bool, bool, float, str]:
-    count = pool.having[model.model]
-    is_asked = model.requests_per_s >= FILL_PER_S
-    return not is_asked, count > 0, -model.requests_per_s / max(1, count), model.model
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slicewise.launcher.rules.pools.placement import next_load, place
+from slicewise.launcher.rules.pools.placement import COPY_S, next_load, place
 from slicewise.launcher.rules.pools.types import PoolModel, PoolReplica
 
 
@@ -119,6 +119,7 @@ def test_memory_that_is_left_has_copies_of_what_is_asked_most():
         a_model("often", requests_per_s=0.5),
         a_model("seldom", requests_per_s=0.1),
         a_model("never"),
+        a_model("a", 0.8),
     ]
     old = a_replica(1, "a", "often", "seldom", "never", memory_mib=160)
     assert placed(models, old, a_replica(2, "b"))[1] == "b often"
@@ -128,15 +129,31 @@ def test_memory_that_is_left_has_copies_of_what_is_asked_most():
 
 
 def test_what_no_replica_has_is_loaded_before_a_second_copy():
-    models = [a_model("often", requests_per_s=0.5), a_model("lost", requests_per_s=0.1)]
+    models = [a_model("often", 0.3, requests_per_s=0.5), a_model("lost", requests_per_s=0.1)]
     assert placed(models, a_replica(1, "often"), a_replica(2, "b")) == ["lost often", "b often"]
 
 
 def test_what_nobody_has_asked_yet_is_loaded_once_after_copies_of_what_is_asked():
-    models = [a_model("often", requests_per_s=0.5), a_model("never")]
+    models = [a_model("often", 0.5, requests_per_s=0.5), a_model("never")]
     assert placed(models, a_replica(1, "often"), a_replica(2, "b")) == ["never often", "b often"]
     small = a_replica(2, "b", memory_mib=80)
     assert placed(models, a_replica(1, "often", memory_mib=40), small) == ["often", "b often"]
+
+
+def test_a_copy_is_worth_its_load_where_requests_would_find_all_that_have_it_busy():
+    def copies(work: float, replicas: int, having: int, load_s: float = 10.0) -> int:
+        """Of a model that is worth a load of 20 s to all its requests; replicas work so much."""
+        others = [a_model(f"own{number}", work) for number in range(replicas)]
+        model = a_model("m", requests_per_s=20 / COPY_S, load_s=load_s)
+        seen = [
+            a_replica(number, f"own{number}", *["m"] * (number < having))
+            for number in range(replicas)
+        ]
+        return sum("m" in words for words in placed([model, *others], *seen))
+
+    assert [copies(work, 2, 1) for work in (0.4, 0.6)] == [1, 2]
+    assert copies(0.6, 2, 1, load_s=15.0) == 1
+    assert [copies(work, 3, 2) for work in (0.6, 0.8)] == [2, 3]
 
 
 def test_first_is_loaded_what_has_most_to_do_for_each_replica_then_what_is_asked_most():
