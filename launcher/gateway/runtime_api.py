@@ -90,126 +90,57 @@ _TERMS: tuple[tuple[str, Callable[[str], bool | int | str]], ...] = (
 """Fields of ``Terms`` in the order of ``Maps.terms``, and how each is read from its map."""
 
 
-@dataclass(frozen=True)
 class Maps:
     """The maps that change at run time. A map's file path is its name in the Runtime API, too."""
 
-    directory: Path
-
-    @cached_property
-    def services(self) -> Path:
-        """Map of backend names, by ``tenant/service``."""
-        return self.directory / "services.map"
-
-    @cached_property
-    def closing(self) -> Path:
-        """Map of the services that accept no new requests."""
-        return self.directory / "closing.map"
-
-    @cached_property
-    def retry_after(self) -> Path:
-        """Map of Retry-After in seconds, by ``tenant/service``."""
-        return self.directory / "retry.map"
-
-    @cached_property
-    def in_time(self) -> Path:
-        """Map of how many requests may wait before the newest go first, by ``tenant/service``."""
-        return self.directory / "in_time.map"
-
-    @cached_property
-    def priorities(self) -> Path:
-        """Map of the services with a fair queue and of who shares one: what requests count there.
-
-        By ``tenant/service`` and ``tenant/service/subject``.
-        """
-        return self.directory / "priorities.map"
-
-    @cached_property
-    def failing(self) -> Path:
-        """Map of why replicas do not start, percent-encoded as in gRPC, by ``tenant/service``."""
-        return self.directory / "failing.map"
-
-    @cached_property
-    def deadlines(self) -> Path:
-        """Map of milliseconds that a replica may take for a request, by ``tenant/service``."""
-        return self.directory / "deadlines.map"
-
-    @cached_property
-    def retry_once(self) -> Path:
-        """Map of the services whose lost requests are sent again once."""
-        return self.directory / "retry_once.map"
-
-    @cached_property
-    def sequences(self) -> Path:
-        """Map of the services whose requests of one sequence go to one replica."""
-        return self.directory / "sequences.map"
-
-    @cached_property
-    def asked(self) -> Path:
-        """Map of the services whose requests wait in an idle backend; HAProxy marks them."""
-        return self.directory / "asked.map"
-
-    @cached_property
-    def tenants(self) -> Path:
-        """Map of the tenants of which a service was asked for; HAProxy marks them."""
-        return self.directory / "tenants.map"
-
-    @cached_property
-    def adapters(self) -> Path:
-        """Map of the adapters that clients may ask for, ``tenant/service:adapter``.
-
-        Beside each it has how many requests each of HAProxy's threads has let in for it, by
-        ``tenant/service:adapter/THREAD``.
-        """
-        return self.directory / "adapters.map"
-
-    @cached_property
-    def keys(self) -> Path:
-        """Map of what API keys open and whose they are, by a key's SHA-256 in hexadecimal."""
-        return self.directory / "keys.map"
-
-    @cached_property
-    def protected(self) -> Path:
-        """Map of the tenants that require an API key for their services."""
-        return self.directory / "protected.map"
-
-    @cached_property
-    def limits(self) -> Path:
-        """Map of limits, by tenant, person and key; see ``limit_entries``."""
-        return self.directory / "limits.map"
-
-    @cached_property
-    def models(self) -> Path:
-        """Map of services that models' names mean: ``slicewise.cluster.language.model_names``."""
-        return self.directory / "models.map"
-
-    @cached_property
-    def replicas(self) -> Path:
-        """Map of digests of the certificates that servers expect, by ``BACKEND/rN``."""
-        return self.directory / "replicas.map"
-
-    @cached_property
-    def used(self) -> Path:
-        """Map of the Unix seconds at which HAProxy noted an API key's use, by its SHA-256."""
-        return self.directory / "used.map"
-
-    @cached_property
-    def failed_calls(self) -> Path:
-        """Map of how many calls of gRPC have failed in a server, by ``BACKEND-grpc/rN``."""
-        return self.directory / "failed_calls.map"
-
-    @cached_property
-    def allowances(self) -> Path:
-        """Map of what each subject with a limit of tokens may take, see ``allowances.lua``."""
-        return self.directory / "allowances.map"
-
-    @cached_property
-    def taken(self) -> Path:
-        """Map of what each thread has taken of that: ``ENDED/HELD`` by ``SUBJECT@THREAD``.
-
-        HAProxy writes it.
-        """
-        return self.directory / "taken.map"
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        # Backend names, by ``tenant/service``
+        self.services = directory / "services.map"
+        # The services that accept no new requests
+        self.closing = directory / "closing.map"
+        # Retry-After in seconds, by ``tenant/service``
+        self.retry_after = directory / "retry.map"
+        # How many requests may wait before the newest go first, by ``tenant/service``
+        self.in_time = directory / "in_time.map"
+        # What requests count in fair queues, by ``tenant/service`` and
+        # ``tenant/service/subject``
+        self.priorities = directory / "priorities.map"
+        # Why replicas do not start, percent-encoded as in gRPC, by ``tenant/service``
+        self.failing = directory / "failing.map"
+        # Milliseconds that a replica may take for a request, by ``tenant/service``
+        self.deadlines = directory / "deadlines.map"
+        # The services whose lost requests are sent again once
+        self.retry_once = directory / "retry_once.map"
+        # The services whose requests of one sequence go to one replica
+        self.sequences = directory / "sequences.map"
+        # The services whose requests wait in an idle backend; HAProxy marks them
+        self.asked = directory / "asked.map"
+        # The tenants of which a service was asked for; HAProxy marks them
+        self.tenants = directory / "tenants.map"
+        # The adapters that clients may ask for, ``tenant/service:adapter``. Beside each it has how
+        # many requests each of HAProxy's threads has let in for it, by
+        # ``tenant/service:adapter/THREAD``.
+        self.adapters = directory / "adapters.map"
+        # What API keys open and whose they are, by a key's SHA-256 in hexadecimal
+        self.keys = directory / "keys.map"
+        # The tenants that require an API key for their services
+        self.protected = directory / "protected.map"
+        # Limits, by tenant, person and key; see ``limit_entries``
+        self.limits = directory / "limits.map"
+        # Services that models' names mean: ``slicewise.cluster.language.model_names``
+        self.models = directory / "models.map"
+        # Digests of the certificates that servers expect, by ``BACKEND/rN``
+        self.replicas = directory / "replicas.map"
+        # The Unix seconds at which HAProxy noted an API key's use, by its SHA-256
+        self.used = directory / "used.map"
+        # How many calls of gRPC have failed in a server, by ``BACKEND-grpc/rN``
+        self.failed_calls = directory / "failed_calls.map"
+        # What each subject with a limit of tokens may take, see ``allowances.lua``
+        self.allowances = directory / "allowances.map"
+        # What each thread has taken of that, as HAProxy writes it: ``ENDED/HELD`` by
+        # ``SUBJECT@THREAD``
+        self.taken = directory / "taken.map"
 
     @cached_property
     def all(self) -> tuple[Path, ...]:
