@@ -14,7 +14,7 @@ from pydantic import Field
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.service import ServiceSpec
 from slicewise.launcher.rules.engines import openai_stream, safetensors_model
-from slicewise.launcher.rules.engines.engine import OPENAI_API, MediaFetch, Request, TokenUsage
+from slicewise.launcher.rules.engines.engine import OPENAI_API, MediaFetch, Request
 from slicewise.launcher.rules.engines.model_files import ModelFiles, ModelNeeds
 from slicewise.launcher.rules.engines.said import Said
 from slicewise.launcher.rules.engines.statistics import StatisticsAnswer
@@ -142,9 +142,7 @@ class OpenAIEngine:
         """Return no."""
         return False
 
-    def is_model(self, entries: frozenset[str]) -> bool:
-        """Whether it is a model as Hugging Face's tools save one."""
-        return safetensors_model.is_model(entries)
+    is_model = staticmethod(safetensors_model.is_model)
 
     def model_needs(self, files: ModelFiles, _models: Collection[str], _gpus: int) -> ModelNeeds:
         """Find the model's files."""
@@ -187,21 +185,10 @@ class OpenAIEngine:
             return failure.error.message if isinstance(failure, _Failure) else failure.message
         return body.decode(errors="replace")
 
-    def parse_prompts(self, data: str) -> Sequence[Mapping[str, object]]:
-        """Read bodies of completions and chats, one a line."""
-        return openai_stream.parse_prompts(data)
-
-    def streamed_request(self, model: str, asked: Mapping[str, object], /) -> Request:
-        """Build a completion or a chat; servers take ``ignore_eos`` beyond OpenAI's API."""
-        return openai_stream.streamed_request(model, asked)
-
-    def has_text(self, body: bytes, /) -> bool:
-        """Look for text in the events."""
-        return openai_stream.has_text(body)
-
-    def usage(self, body: bytes, /) -> TokenUsage | None:
-        """Read the event with ``usage``, which ends a stream."""
-        return openai_stream.usage(body)
+    parse_prompts = staticmethod(openai_stream.parse_prompts)
+    streamed_request = staticmethod(openai_stream.streamed_request)
+    has_text = staticmethod(openai_stream.has_text)
+    usage = staticmethod(openai_stream.usage)
 
     def stream_failure(self, body: bytes, /) -> str:
         """Return the server's message in the last event."""

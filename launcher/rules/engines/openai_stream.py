@@ -86,13 +86,13 @@ def stream_error(body: bytes) -> bytes:
     return next((text for text in reversed(texts) if text.startswith(b'{"error"')), b"")
 
 
-def parse_prompts(text: str) -> tuple[Mapping[str, Any], ...]:
+def parse_prompts(data: str) -> tuple[Mapping[str, Any], ...]:
     """Read bodies of requests as JSON, one a line; empty lines are skipped.
 
     Raises InvalidInputError (SW-INPUT-FILE).
     """
     bodies = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(data.splitlines(), 1):
         if not line.strip():
             continue
         try:

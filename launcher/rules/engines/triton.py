@@ -16,7 +16,7 @@ from slicewise.launcher.rules.engines.engine import (
     Request,
 )
 from slicewise.launcher.rules.engines.model_files import ModelFiles, ModelNeeds
-from slicewise.launcher.rules.engines.statistics import Answered, Counts, StatisticsAnswer
+from slicewise.launcher.rules.engines.statistics import Answered
 from slicewise.launcher.rules.engines.triton_inference import (
     ModelConfig,
     ModelMetadata,
@@ -211,17 +211,9 @@ class Triton:
         except (ValueError, TypeError):
             return body.decode(errors="replace")
 
-    def counted(self, body: bytes) -> Counts:
-        """Read Triton's answer."""
-        return triton_statistics.counted(body)
-
-    def statistics_by_http(self, path: str, counts: Counts) -> StatisticsAnswer:
-        """Answer in Triton's JSON."""
-        return triton_statistics.by_http(path, counts)
-
-    def statistics_by_grpc(self, frame: bytes, counts: Counts) -> StatisticsAnswer:
-        """Answer ModelStatistics."""
-        return triton_statistics.by_grpc(frame, counts)
+    counted = staticmethod(triton_statistics.counted)
+    statistics_by_http = staticmethod(triton_statistics.by_http)
+    statistics_by_grpc = staticmethod(triton_statistics.by_grpc)
 
     has_server_each = False
     has_host_weights = False
