@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from slicewise.cluster.settings.section import Section
 
 MOST_G_PER_KWH = 10_000.0
 
 
-class EnergySettings(BaseModel):
+class EnergySettings(Section):
     """[energy]: grams of CO2 beside kilowatt-hours; docs/how-to/energy.md."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     carbon_g_per_kwh: float | None = Field(
         None,

@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from slicewise.cluster.settings.section import Section
 
 
-class EngineSettings(BaseModel):
+class EngineSettings(Section):
     """[engines.NAME]: how an engine's server is started on a node; docs/how-to/engines.md.
 
     What is unset is as the engine itself says; below the table of keys stands what that is.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     command: Path | None = Field(
         None, description="The server on the nodes, for runtime bare; unset: the engine's own."

@@ -15,9 +15,7 @@ from urllib.parse import urlsplit
 from annotated_types import Gt, Le
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     model_validator,
 )
@@ -48,12 +46,9 @@ from slicewise.cluster.settings.gateway import GatewaySettings
 from slicewise.cluster.settings.lending import LendingSettings
 from slicewise.cluster.settings.log import LogSettings
 from slicewise.cluster.settings.repartition import RepartitionSettings
+from slicewise.cluster.settings.section import Section
 
 _PORTS, _PORT = 65536, re.compile(r"[0-9]{1,5}")
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
 def _weight(value: object) -> Fraction:
@@ -104,7 +99,7 @@ PerSlice = Annotated[Weight, Le(Fraction(1_000_000))]
 """At most a million: Slurm counts up to 2^64, and the largest budget still fits into that."""
 
 
-class ClusterSettings(_Section):
+class ClusterSettings(Section):
     """[cluster]"""
 
     name: str = Field(description="Slurm's ClusterName: part of every key in the ledger.")
@@ -120,7 +115,7 @@ class ClusterSettings(_Section):
     )
 
 
-class GpuSettings(_Section):
+class GpuSettings(Section):
     """[gpus."A100-80GB"]: a GPU model of the MIG table, its weight and its GRES types.
 
     A model that can't be cut may have any name, and has whole GPUs only.
@@ -151,7 +146,7 @@ class GpuSettings(_Section):
 _Part = Annotated[int, Field(ge=1, le=1_000_000)] | None
 
 
-class SharedSettings(_Section):
+class SharedSettings(Section):
     """[shared]: GPUs that several jobs use at a time, by Slurm's GRES shard and mps.
 
     Nothing keeps the memory of such jobs apart: docs/reference/mig.md.
@@ -174,7 +169,7 @@ class SharedSettings(_Section):
         return {name: Millislices(cost) for name, cost in priced.items() if cost is not None}
 
 
-class DaemonSettings(_Section):
+class DaemonSettings(Section):
     """[daemon]: as whom it runs, what it may do; docs/explanation/daemon.md."""
 
     run_dir: Path = Field(
@@ -273,7 +268,7 @@ class DaemonSettings(_Section):
         return self.run_dir / "user.sock"
 
 
-class DatabaseSettings(_Section):
+class DatabaseSettings(Section):
     """[database]: where the ledger is, unless SLICEWISE_DATABASE_URL says so."""
 
     url_file: Path | None = Field(
@@ -281,7 +276,7 @@ class DatabaseSettings(_Section):
     )
 
 
-class LedgerSettings(_Section):
+class LedgerSettings(Section):
     """[ledger]: rules of charging and limits that a site may choose; docs/explanation/ledger.md."""
 
     node_failure: Literal["tenant", "operator"] = Field(
@@ -323,7 +318,7 @@ class LedgerSettings(_Section):
 _PerSlice = Annotated[float, Field(gt=0)] | Literal["any"] | None
 
 
-class AdmissionSettings(_Section):
+class AdmissionSettings(Section):
     """[admission]: rules of admission that a site may choose; docs/how-to/install.md."""
 
     untyped: str = Field(
@@ -349,7 +344,7 @@ class AdmissionSettings(_Section):
     )
 
 
-class PlacementSettings(_Section):
+class PlacementSettings(Section):
     """[placement]: how Slurm chooses nodes for jobs; docs/explanation/repartitioning.md."""
 
     node_weights: bool = Field(
@@ -359,7 +354,7 @@ class PlacementSettings(_Section):
     )
 
 
-class PrioritySettings(_Section):
+class PrioritySettings(Section):
     """[priority]: what is added to Slurm's formula as site_factor; docs/explanation/priority.md."""
 
     max: int = Field(
@@ -432,7 +427,7 @@ def _folder_of_nodes(folder: Path) -> Path:
     return folder
 
 
-class LauncherSettings(_Section):
+class LauncherSettings(Section):
     """[launcher]: whether it has a partner, what it keeps; docs/explanation/services.md."""
 
     pair: bool = Field(
@@ -465,7 +460,7 @@ class LauncherSettings(_Section):
 FindingCode = Annotated[str, Field(pattern=r"^SW(-[A-Z]+)+$")]
 
 
-class DoctorSettings(_Section):
+class DoctorSettings(Section):
     """[doctor]: what slicewise doctor need not say; docs/how-to/runbooks.md."""
 
     accept: tuple[FindingCode, ...] = Field(
@@ -475,7 +470,7 @@ class DoctorSettings(_Section):
     )
 
 
-class OidcSettings(_Section):
+class OidcSettings(Section):
     """[web.oidc]: logins on the page by an OpenID provider."""
 
     issuer: str = Field(
@@ -542,7 +537,7 @@ Network = Annotated[str, AfterValidator(_network)]
 """An address such as ``10.0.0.1``, or a network such as ``10.0.0.0/24``."""
 
 
-class WebSettings(_Section):
+class WebSettings(Section):
     """[web]: the page in the browser; docs/how-to/web.md."""
 
     listen: Address = Field(
@@ -625,7 +620,7 @@ class WebSettings(_Section):
         return self.url or f"http://{self.listen}"
 
 
-class MarketplaceSettings(_Section):
+class MarketplaceSettings(Section):
     """[marketplace]: the door for a marketplace's agent; docs/how-to/marketplace.md."""
 
     listen: Address = Field(
@@ -649,7 +644,7 @@ class MarketplaceSettings(_Section):
         return self
 
 
-class Settings(_Section):
+class Settings(Section):
     """The whole file."""
 
     cluster: ClusterSettings

@@ -4,16 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from slicewise.cluster.language.model_names import Alias, ServiceKey
 from slicewise.cluster.language.service_places import ServicePlaces
+from slicewise.cluster.settings.section import Section
 
 
-class TenantLimits(BaseModel):
+class TenantLimits(Section):
     """[gateway.limits.tenants.NAME]: of one tenant's services together; unset is unlimited."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     requests_per_s: int | None = Field(None, ge=1, description="Requests a second.")
     concurrent: int | None = Field(
@@ -21,10 +20,8 @@ class TenantLimits(BaseModel):
     )
 
 
-class LimitSettings(BaseModel):
+class LimitSettings(Section):
     """[gateway.limits]: limits for each tenant without limits of its own; 0 is unlimited."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     requests_per_s: int = Field(1000, ge=0, description="Requests a second.")
     concurrent: int = Field(
@@ -44,10 +41,8 @@ class LimitSettings(BaseModel):
         return bool(self.requests_per_s or self.concurrent or self.tenants)
 
 
-class GatewaySettings(BaseModel):
+class GatewaySettings(Section):
     """[gateway]: HAProxy; docs/how-to/gateway.md."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: str = Field(
         "http://127.0.0.1:8080", description="Where clients send their requests, as users are told."

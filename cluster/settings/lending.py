@@ -1,12 +1,12 @@
 """[lending] of slicewise.toml: how long a loan is promised, and how it is taken back."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from slicewise.cluster.settings.section import Section
 
 
-class LendingSettings(BaseModel):
+class LendingSettings(Section):
     """[lending]: how loans come back; docs/explanation/quotas.md."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     grace_s: int = Field(
         60,

@@ -2,20 +2,19 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.settings.section import Section
 
 
 def _upper(value: object) -> object:
     return value.upper() if isinstance(value, str) else value
 
 
-class LogSettings(BaseModel):
+class LogSettings(Section):
     """[log]: lines of the daemon, the launcher and rebalance run; docs/how-to/monitoring.md."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal["logfmt", "json"] = Field(
         "logfmt", description="What a line is: logfmt (key=value), or json, an object."

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from slicewise.cluster.settings.section import Section
 
 
-class RepartitionSettings(BaseModel):
+class RepartitionSettings(Section):
     """[repartition]: whether and how GPUs are repartitioned; docs/how-to/repartitioning.md."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     allowed: bool = Field(False, description="false: plans are only printed and no GPU is cut.")
     nodes_at_once: int = Field(
