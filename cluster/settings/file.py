@@ -84,7 +84,17 @@ def _address(text: str) -> str:
     return text
 
 
+def _loopback(address: str) -> str:
+    if address and not is_loopback(address):
+        raise ValueError(
+            "other hosts reach this address, and what answers there speaks no TLS: listen on"
+            " 127.0.0.1, behind a proxy on this host that does (docs/how-to/web.md)"
+        )
+    return address
+
+
 Address = Annotated[str, AfterValidator(_address)]
+LoopbackAddress = Annotated[Address, AfterValidator(_loopback)]
 _Tenant = Annotated[str, AfterValidator(account_name)]
 
 
@@ -540,7 +550,7 @@ Network = Annotated[str, AfterValidator(_network)]
 class WebSettings(Section):
     """[web]: the page in the browser; docs/how-to/web.md."""
 
-    listen: Address = Field(
+    listen: LoopbackAddress = Field(
         "",
         description="Loopback address and port of the page; empty: there is none. A proxy on the"
         " same host speaks https to browsers.",
@@ -588,15 +598,6 @@ class WebSettings(Section):
     oidc: OidcSettings = OidcSettings()
 
     @model_validator(mode="after")
-    def _is_behind_a_proxy(self) -> Self:
-        if self.listen and not is_loopback(self.listen):
-            raise ValueError(
-                "listen: other hosts reach this address, and the page speaks no TLS: listen on"
-                " 127.0.0.1, behind a proxy on this host that does (docs/how-to/web.md)"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _proxies_are_known(self) -> Self:
         if self.proxies and not self.proxy_secret_file:
             raise ValueError(
@@ -623,7 +624,7 @@ class WebSettings(Section):
 class MarketplaceSettings(Section):
     """[marketplace]: the door for a marketplace's agent; docs/how-to/marketplace.md."""
 
-    listen: Address = Field(
+    listen: LoopbackAddress = Field(
         "",
         description="Loopback address and port where the daemon answers the agent; empty: none. A"
         " proxy on the same host speaks https.",
@@ -633,15 +634,6 @@ class MarketplaceSettings(Section):
         description="For each tenant, whose keys the agent may make, a file with a token of 32"
         " bytes at least that only SlurmUser and root can read; read at each question.",
     )
-
-    @model_validator(mode="after")
-    def _is_behind_a_proxy(self) -> Self:
-        if self.listen and not is_loopback(self.listen):
-            raise ValueError(
-                "listen: other hosts reach this address, and the door speaks no TLS: listen on"
-                " 127.0.0.1, behind a proxy on this host that does (docs/how-to/marketplace.md)"
-            )
-        return self
 
 
 class Settings(Section):
