@@ -26,7 +26,7 @@ from studies.command_line import save, side_by_side
 from studies.energy import site
 from studies.energy.figures import BOARDS, OURS, Row, System, always_on, compared, row_of
 from studies.energy.loads import LOADS, Sized, batch
-from studies.energy.replay import LOOK_S, Turn, fewest, fixed, launcher, replay, rival
+from studies.energy.replay import LOOK_S, Night, Turn, fewest, fixed, launcher, replay, rival
 from studies.energy.show import draw, show
 from studies.energy.site import OFF_AFTER_S, Rule, Site
 
@@ -37,6 +37,11 @@ _AIM = 0.95
 _BATCH = ("gentd26",)
 """Loads that are also replayed with batch jobs, which use this share of the site's slices."""
 _BATCH_SHARE = 0.3
+_CAPPED = ("day",)
+"""Loads that are also replayed with a cap at night."""
+_NIGHT_S = (12 * 3600, 18 * 3600)
+"""The day's quietest six hours; its first hour is no midnight."""
+_NIGHT_CAP = 4
 _HPA_EVERY_S, _KPA_EVERY_S = 15, 1
 
 
@@ -51,6 +56,7 @@ class _Cell:
         is_off: whether empty nodes are powered down.
         empties: whether scaling down prefers the emptiest node, as the product does.
         pool: services that share replicas; 0: all.
+        night: the most replicas of a service at night; None: as many as by day.
     """
 
     load: str
@@ -62,6 +68,7 @@ class _Cell:
     has_batch: bool = False
     empties: bool = False
     pool: int = 1
+    night: int | None = None
 
 
 @dataclass(frozen=True)
@@ -151,6 +158,8 @@ def _cells(name: str, is_quick: bool) -> list[_Cell]:
         off,
         *(replace(off, empties=True, pool=size) for size in (1, *pools)),
     ]
+    if name in _CAPPED:
+        ours.append(replace(off, empties=True, night=_NIGHT_CAP))
     settings: Mapping[str, tuple[int, Sequence[float]]] = {
         "kpa": (0, (0.25, 0.5, 0.8)),
         "hpa": (1, (0.4, 0.7, 1.0)),
@@ -189,7 +198,10 @@ def _rows(cell: _Cell) -> tuple[_Cell, list[Row]]:
         services, [_turn(cell, one) for one in services], sites, jobs, empties=cell.empties
     )
     systems = [
-        System(cell.policy, cell.target, cell.least, rule, cell.is_off, cell.empties, cell.pool)
+        System(
+            *(cell.policy, cell.target, cell.least, rule, cell.is_off, cell.empties, cell.pool),
+            night=cell.night,
+        )
         for rule in cell.rules
     ]
     rows = [row_of(system, served, one.tally) for system, one in zip(systems, sites, strict=True)]
@@ -201,7 +213,9 @@ def _rows(cell: _Cell) -> tuple[_Cell, list[Row]]:
 def _turn(cell: _Cell, service: Workload) -> Turn:
     match cell.policy:
         case "slicewise":
-            return launcher(Slicewise(service.concurrency, cell.target, cell.least, MAX_REPLICAS))
+            night = None if cell.night is None else Night(*_NIGHT_S, cell.night)
+            policy = Slicewise(service.concurrency, cell.target, cell.least, MAX_REPLICAS)
+            return launcher(policy, night)
         case "hpa":
             return rival(Hpa(service.concurrency, cell.target), _HPA_EVERY_S, cell.least)
         case "kpa":

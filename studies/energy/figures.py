@@ -44,6 +44,7 @@ class System:
         is_off: whether empty nodes are powered down.
         empties: whether scaling down prefers the emptiest node, as the product does.
         pool: services that share replicas; 0: all.
+        night: the most replicas of a service at night; None: as many as by day.
     """
 
     policy: str
@@ -53,6 +54,7 @@ class System:
     is_off: bool
     empties: bool = False
     pool: int = 1
+    night: int | None = None
 
     @property
     def name(self) -> str:
@@ -60,7 +62,8 @@ class System:
         least = " (least 1)" * (self.policy == OURS and self.least)
         rule = "" if self.rule == "first" else f", {self.rule}"
         off, empties = ", nodes off" * self.is_off, ", emptiest first" * self.empties
-        return f"{self.policy}{least}{pool_words(self.pool)}{rule}{off}{empties}"
+        night = "" if self.night is None else f", {self.night} at night"
+        return f"{self.policy}{least}{pool_words(self.pool)}{rule}{off}{empties}{night}"
 
 
 def row_of(system: System, served: Served, tally: Tally) -> Row:

@@ -110,8 +110,20 @@ def rival(policy: Policy, every_s: int, least: int) -> Turn:
     return turn
 
 
-def launcher(policy: Slicewise) -> Turn:
-    """Decide as the launcher does, which asks nothing of a service at rest."""
+@dataclass(frozen=True)
+class Night:
+    """The most replicas of a service from one second up to another."""
+
+    first_s: int
+    last_s: int
+    most: int
+
+
+def launcher(policy: Slicewise, night: Night | None = None) -> Turn:
+    """Decide as the launcher does, which asks nothing of a service at rest.
+
+    At night there are no more replicas than that, as a cap of the calendar's would have it.
+    """
     due_s = 0
 
     def turn(world: PlacedWorld, second: int) -> None:
@@ -120,7 +132,8 @@ def launcher(policy: Slicewise) -> Turn:
             return
         world.place()
         policy.refill_s = world.refill_s
-        world.want(min(world.with_room(policy.wanted(world.look())), MAX_REPLICAS))
+        most = night.most if night and night.first_s <= second < night.last_s else MAX_REPLICAS
+        world.want(min(world.with_room(policy.wanted(world.look())), most))
         # A pool's gateway serves in the order in which requests came.
         world.requests.in_time = policy.in_time if world.workload.count == 1 else None
         looks = 0

@@ -19,7 +19,7 @@ from studies.autoscale.workload import Starts
 from studies.autoscale.world import World
 from studies.energy import replay, site
 from studies.energy.figures import BOARDS, OF_ALL, System, compared, row_of
-from studies.energy.replay import Job, PlacedWorld, Served, fewest, fixed, launcher, rival
+from studies.energy.replay import Job, Night, PlacedWorld, Served, fewest, fixed, launcher, rival
 from studies.energy.site import BOOT_S, SLICES, Held, Rule, Site, Tally
 
 QUEUE_S, LOAD_S = 2.0, 10.0
@@ -208,6 +208,18 @@ def test_the_launcher_s_decision_serves_and_sleeps() -> None:
     served = replay.replay([load], [turn], [where])
     assert served.answered == 1.0
     assert 0 < where.tally.awake_s < 300
+
+
+def test_who_comes_at_a_capped_night_is_served_after_it() -> None:
+    load = load_of([*np.arange(20.0, 60.0)], service_s=1.0)
+
+    def served(night: Night | None) -> Served:
+        turn = launcher(Slicewise(load.concurrency, 0.95), night)
+        return replay.replay([load], [turn], [Site(1, "weights")])
+
+    by_day, at_night = served(None), served(Night(0, 150, 0))
+    assert (by_day.answered, at_night.answered) == (1.0, 1.0)
+    assert by_day.wait_p95_s + 60 < at_night.wait_p95_s
 
 
 def test_a_pool_serves_two_models_on_one_slice_and_loads_the_second_at_full_load() -> None:
