@@ -316,9 +316,10 @@ def runs_of(users: Users, task: str) -> list[dict[str, Any]]:
 
 def test_who_rewrites_accounting_is_charged_all_the_same(users: Users, clean: None) -> None:
     """Slurm 25.11 lets users do it, with runs of their own that have ended; others refuse it."""
+    (job,) = users.submit("bob", "sbatch", "--hold", GPU).jobs
     users.sandbox.stop("daemon")
     try:
-        (job,) = users.submit("bob", "sbatch", GPU).jobs
+        users.scontrol("bob", "release", job.job_id)
         until_is(lambda: users.job(job.job_id)["JobState"], "RUNNING")
         time.sleep(2)
         users.sandbox.run("root", ("scancel", job.job_id))
