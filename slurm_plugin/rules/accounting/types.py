@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, Field
 
 from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
@@ -304,6 +306,11 @@ class Statement:
     shares: tuple[ShareLine, ...] = ()
 
 
+def _once_of_slices(name: str) -> object:
+    """A field that archives of snapshots may have by its name of before."""
+    return Field(validation_alias=AliasChoices(name, f"{name}_millislice_s"))
+
+
 @dataclass(frozen=True)
 class Balance:
     """Current balances of a tenant's accounts on one meter, in its unit.
@@ -317,11 +324,11 @@ class Balance:
     """
 
     tenant: str
-    granted: int
-    available: int
-    reserved: int
-    used: int
-    waived: int
+    granted: Annotated[int, _once_of_slices("granted")]
+    available: Annotated[int, _once_of_slices("available")]
+    reserved: Annotated[int, _once_of_slices("reserved")]
+    used: Annotated[int, _once_of_slices("used")]
+    waived: Annotated[int, _once_of_slices("waived")]
 
 
 @dataclass(frozen=True)
