@@ -88,7 +88,7 @@ def _loopback(address: str) -> str:
     if address and not is_loopback(address):
         raise ValueError(
             "other hosts reach this address, and what answers there speaks no TLS: listen on"
-            " 127.0.0.1, behind a proxy on this host that does (docs/how-to/web.md)"
+            " 127.0.0.1, behind a proxy on this host that does (docs/how-to/web.md, marketplace.md)"
         )
     return address
 

@@ -795,13 +795,19 @@ def brought(
 def _read_ahead(models: Path, size: int) -> None:
     """Have the kernel read a copy into memory, in a process of its own, while the server starts.
 
-    One that would take more than half of the job's memory is left to the server: what was read
-    first would be gone again when the server comes to it.
+    It is left to the server if ``size``, with what this job has copied before, would take more than
+    half of the job's memory: what was read first would be gone again when the server comes to it.
     """
     job_mib = os.environ.get("SLURM_MEM_PER_NODE", "")
     is_limited = job_mib.isdigit() and int(job_mib) > 0
     node_mib = _mib(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    if 2 * _mib(size) > (int(job_mib) if is_limited else node_mib) or os.fork():
+    if 2 * _mib(size) > (int(job_mib) if is_limited else node_mib):
+        return
+    try:
+        is_parent = os.fork() > 0
+    except OSError:  # There may be no more processes: the server reads for itself.
+        return
+    if is_parent:
         return
     try:
         # Who reads what this script prints does not wait for this process.
@@ -855,7 +861,7 @@ def main(words: Sequence[str]) -> None:
     sys.stdout.write(told_line(outcome, started_s, size, where))
     sys.stdout.flush()
     if outcome == "hit":
-        _read_ahead(Path(where) / MODELS, size)
+        _read_ahead(Path(where) / MODELS, size + told.beside)
 
 
 if __name__ == "__main__":

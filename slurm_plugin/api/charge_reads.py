@@ -8,6 +8,7 @@ from typing import Any
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.gpus.power import POWERS
 from slicewise.cluster.language.gres import parse_gpu_requests, parse_shared
 from slicewise.cluster.language.meters import SLICES
 from slicewise.cluster.rpc.read_messages import SlicePriceAnswer, SlicePriceRequest
@@ -57,6 +58,8 @@ from slicewise.slurm_plugin.rules.accounting.tariff import (
 from slicewise.slurm_plugin.rules.accounting.types import StatementRow
 
 _PAGE_ROWS = 2000
+_MOST_RATES = 10_000
+"""Grams by the quarter of an hour, until the farthest deadline. Each takes the daemon's time."""
 _DAY_S = 86_400
 
 
@@ -106,11 +109,15 @@ def cheapest(request: CheapestRequest, ledger: Ledger, settings: Settings) -> Ch
             f"Name one within {MOST_AHEAD_S // _DAY_S} days.",
         )
     spans = price_spans(book.records, now_s, until_s, book.zone)
-    times = begin_times(
-        tuple(_money(spans, book, request.tenant, gpus, settings)),
-        tuple(_grams(now_s, until_s, gpus, settings)),
-        span,
-    )
+    money = tuple(_money(spans, book, request.tenant, gpus, settings))
+    grams = tuple(_grams(now_s, until_s, gpus, settings))
+    if len(grams) > _MOST_RATES:
+        raise InvalidInputError(
+            Code.VALUE,
+            f"Grams change more than {_MOST_RATES} times until then.",
+            "Name a nearer deadline, or give energy.carbon_file by the hour.",
+        )
+    times = begin_times(money, grams, span)
     tariff = spans[0].tariff
     return CheapestAnswer(currency=tariff.currency if tariff else "", now_s=now_s, times=times)
 
@@ -134,8 +141,11 @@ def _money(
 def _grams(
     since_s: int, until_s: int, gpus: Mapping[str, int], settings: Settings
 ) -> Iterator[Rate]:
-    """Grams of CO2 by the table of watts; none of boards that it lacks."""
-    of_a_second = modelled(UnmeasuredRow("", "", "", "", gpus, 1), priced_types(settings))
+    """Grams of CO2 by the table of watts; none of a job with boards that it lacks."""
+    types = priced_types(settings)
+    if not all(each in types and types[each].model in POWERS for each in gpus):
+        return
+    of_a_second = modelled(UnmeasuredRow("", "", "", "", gpus, 1), types)
     if of_a_second.model_mj:
         kwh = Fraction(of_a_second.model_mj, MJ_PER_KWH)
         for start_s, end_s, grams in grams_between(settings.energy, since_s, until_s):

@@ -186,8 +186,8 @@ _BOARDS_OF_NODE = text(
     _BOARDS.replace(
         "WHICH_HOURS",
         """(cluster, node) = (:cluster, :node) AND hour_s IN (
-               SELECT (extract(epoch FROM now())::bigint / 3600 - back) * 3600
-                 FROM generate_series(0, 47) AS back)""",
+               SELECT (floor(extract(epoch FROM now()) / 3600)::bigint - back) * 3600
+                 FROM generate_series(-1, 47) AS back)""",
     )
 )
 

@@ -11,6 +11,7 @@ from slicewise.launcher.probing.engine_failures import ENGINE_FAILURES
 from slicewise.launcher.process import statistics
 from slicewise.launcher.rules.engines import triton_statistics
 from slicewise.launcher.rules.engines.statistics import Counts, StatisticsAnswer
+from slicewise.launcher.rules.engines.triton import Triton
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +31,7 @@ async def test_an_answer_is_written_once_and_in_no_event_loop(monkeypatch: pytes
         threads.append(threading.current_thread())
         return written(path, counts)
 
-    monkeypatch.setattr(triton_statistics, "by_http", by_http)
+    monkeypatch.setattr(Triton, "statistics_by_http", staticmethod(by_http))
     world = World()
     world.said = {1: {KEY: 5}}
     world.turned(1)

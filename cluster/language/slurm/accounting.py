@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from slicewise.cluster.language.gres import parse_tres
 from slicewise.cluster.language.jobs import RunRecord
 from slicewise.cluster.language.slurm.parse import piped
 from slicewise.cluster.language.slurm.unread import ReportsUnread, each, ignored
@@ -22,6 +23,9 @@ RUN_FIELDS = (
     "QOS",
 )
 """Fields that every version has and that no user can write into; AllocTRES see ``_allotted``."""
+
+_MOST_GPUS = 10**6
+"""Of one type, that a record of an ended run is believed to have had."""
 
 RUN_STATES = ("RUNNING", "REQUEUED", "PREEMPTED", "NODE_FAIL")
 """To sacct, RUNNING is whatever ran in the window, however it ended. The other states are what a
@@ -99,13 +103,23 @@ def _run(row: Mapping[str, str]) -> RunRecord:
 
 
 def _allotted(row: Mapping[str, str]) -> Mapping[str, str]:
-    """AllocTRES, with no fewer GPUs than the run asked for.
+    """AllocTRES; of a run that has ended and lasted, with no fewer GPUs than it asked for.
 
-    From Slurm 25.11 on whoever ran a job may change AllocTRES in accounting afterwards, but not
-    ReqTRES. A run that never had nodes has no GPUs in AllocTRES.
+    From Slurm 25.11 on whoever ran a job may then change AllocTRES in accounting to any number, or
+    to none, but not ReqTRES. What is no sane number there counts as what was asked for.
     """
-    allotted, requested = tres(row["AllocTRES"]), tres(row["ReqTRES"])
-    return {
-        name: max(value, requested.get(name, value), key=int) if name.startswith("gres/") else value
-        for name, value in allotted.items()
-    }
+    started_s, ended_s = time_s(row["Start"]), time_s(row["End"])
+    if ended_s is None or (started_s is not None and started_s >= ended_s):
+        return tres(row["AllocTRES"])
+    requested = {k: v for k, v in tres(row["ReqTRES"]).items() if k.startswith("gres/")}
+    believed = {k: v for k, v in parse_tres(named(row["AllocTRES"])).items() if _is_believed(k, v)}
+    allotted = tres(",".join(f"{k}={v}" for k, v in believed.items() if k not in requested))
+    at_least = {k: max(v, believed.get(k, v), key=int) for k, v in requested.items()}
+    return {**allotted, **at_least}
+
+
+def _is_believed(name: str, count: str) -> bool:
+    """Whether a count may be one; what else is wrong with GPUs, nobody may read as none."""
+    if not name.startswith("gres/"):
+        return name == "mem" or is_whole(count)
+    return not is_whole(count) or int(count) <= _MOST_GPUS

@@ -53,6 +53,11 @@ def _limit(text: str) -> int:
     return seconds
 
 
+def _margin(text: str) -> int:
+    """As a time limit, but 0 is none."""
+    return 0 if text == "0" else _limit(text)
+
+
 def _moment(text: str) -> int:
     at_s = moment_s(text, wall_s())
     if at_s is None:
@@ -87,7 +92,7 @@ def cheapest(
         int | None,
         typer.Option(
             "--margin",
-            parser=_limit,
+            parser=_margin,
             metavar="LIMIT",
             help="How long it may wait for GPUs after its begin, as --time; an hour if left out.",
         ),

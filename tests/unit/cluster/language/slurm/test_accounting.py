@@ -127,15 +127,23 @@ ASKED = "billing=2000,cpu=1,gres/gpu:1g.10gb=2,gres/gpu=2,node=1"
         ("billing=0,cpu=0,gres/gpu:1g.10gb=0,gres/gpu=0,node=0", {"1g.10gb": 2}),
         ("gres/gpu:1g.10gb=1,gres/gpu:3g.40gb=1,gres/gpu=2", {"1g.10gb": 2, "3g.40gb": 1}),
         ("gres/gpu:1g.10gb=4,gres/gpu=4", {"1g.10gb": 4}),
-        ("billing=1", {}),
-        ("", {}),
+        ("gres/gpu:1g.10gb=999999999999999999,gres/gpu=-1", {"1g.10gb": 2}),
+        ("cpu=NONE,node=-1,billing=9999999999999999999,gres/gpu:1g.10gb=0", {"1g.10gb": 2}),
+        ("billing=1", {"1g.10gb": 2}),
+        ("", {"1g.10gb": 2}),
     ],
 )
 def test_a_run_had_no_fewer_gpus_than_it_asked_for(allotted: str, charged: dict[str, int]) -> None:
-    """From Slurm 25.11 on its user may write anything else; one that had no nodes had none."""
+    """From Slurm 25.11 on its user may write anything else, or take all away."""
     row = f"7|7|alice|vision|gpu|100|200|COMPLETED|10|{allotted}|{ASKED}|normal\n"
     (run,) = parse_runs(row, 0, ignored)
     assert (run.gpus, run.tres.get("cpu", "0")) == (charged, "0")
+
+
+def test_a_run_that_never_had_nodes_had_no_gpus() -> None:
+    row = f"7|7|alice|vision|gpu|200|200|CANCELLED|10||{ASKED}|normal\n"
+    (run,) = parse_runs(row, 0, ignored)
+    assert run.gpus == {}
 
 
 def test_which_jobs_have_a_run_without_start() -> None:
