@@ -578,7 +578,7 @@ async def test_a_client_beyond_the_limits_is_told_and_tries_again_by_itself(
 
 async def test_what_haproxy_itself_answers_has_openai_s_form(tmp_path: Path, replicas):
     async with gateway_up(tmp_path, hold_s=1, services=4, backends=2) as gateway:
-        await serve(gateway, replicas[0], deadline_ms=300)
+        await serve(gateway, replicas[0], terms=Terms(deadline_ms=300))
         replicas[0].pause()
         status, answer = await posted(gateway, json.dumps(ASKED).encode())
         assert (status, coded(answer)) == (504, "SW-GATEWAY-SLOW")
