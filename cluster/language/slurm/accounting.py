@@ -112,14 +112,14 @@ def _allotted(row: Mapping[str, str]) -> Mapping[str, str]:
     if ended_s is None or (started_s is not None and started_s >= ended_s):
         return tres(row["AllocTRES"])
     requested = {k: v for k, v in tres(row["ReqTRES"]).items() if k.startswith("gres/")}
-    believed = {k: v for k, v in parse_tres(named(row["AllocTRES"])).items() if _is_believed(k, v)}
-    allotted = tres(",".join(f"{k}={v}" for k, v in believed.items() if k not in requested))
-    at_least = {k: max(v, believed.get(k, v), key=int) for k, v in requested.items()}
-    return {**allotted, **at_least}
+    written = parse_tres(named(row["AllocTRES"]))
+    counts = {k: v for k, v in written.items() if is_whole(v) and _is_believed(k, int(v))}
+    # What else is wrong with GPUs nobody may read as none.
+    unasked = {k: v for k, v in written.items() if k.startswith("gres/") and k not in requested}
+    if not all(map(is_whole, unasked.values())):
+        raise unreadable("TRES", row["AllocTRES"])
+    return {**counts, **{k: max(v, counts.get(k, v), key=int) for k, v in requested.items()}}
 
 
-def _is_believed(name: str, count: str) -> bool:
-    """Whether a count may be one; what else is wrong with GPUs, nobody may read as none."""
-    if not name.startswith("gres/"):
-        return name == "mem" or is_whole(count)
-    return not is_whole(count) or int(count) <= _MOST_GPUS
+def _is_believed(name: str, count: int) -> bool:
+    return not name.startswith("gres/") or count <= _MOST_GPUS

@@ -128,6 +128,7 @@ ASKED = "billing=2000,cpu=1,gres/gpu:1g.10gb=2,gres/gpu=2,node=1"
         ("gres/gpu:1g.10gb=1,gres/gpu:3g.40gb=1,gres/gpu=2", {"1g.10gb": 2, "3g.40gb": 1}),
         ("gres/gpu:1g.10gb=4,gres/gpu=4", {"1g.10gb": 4}),
         ("gres/gpu:1g.10gb=999999999999999999,gres/gpu=-1", {"1g.10gb": 2}),
+        ("gres/gpu:1g.10gb=NONE,gres/gpu=18446744073709551613", {"1g.10gb": 2}),
         ("cpu=NONE,node=-1,billing=9999999999999999999,gres/gpu:1g.10gb=0", {"1g.10gb": 2}),
         ("billing=1", {"1g.10gb": 2}),
         ("", {"1g.10gb": 2}),
